@@ -17,13 +17,14 @@ from collections.abc import Sequence
 import torch
 
 import keyhole
-from keyhole.faithfulness.backup_record import Backups, name_of
+from keyhole.brief import head_name
+from keyhole.faithfulness.backup_record import Backups
 from keyhole.faithfulness.backups import LEAST, backups
 from keyhole.stats import with_interval
 from keyhole.tasks import examples, ioi
 from keyhole.tasks.answers import answer_ids
+from keyhole.tasks.catalogue import like
 from keyhole.tasks.example import Example
-from keyhole.tasks.like import like
 
 LIKE = 32
 KINDS = ("wakes", "counts more", "holds back less")
@@ -57,7 +58,9 @@ def summary(model: keyhole.Model, asked: Sequence[Example], prompts: int) -> Non
         if result is None:
             continue
         results.append(result)
-        top = ", ".join(f"{name_of(p.first)} -> {name_of(p.second)} {p.growth:+.2f} {p.kind}" for p in result.pairs[:3])
+        top = ", ".join(
+            f"{head_name(p.first)} -> {head_name(p.second)} {p.growth:+.2f} {p.kind}" for p in result.pairs[:3]
+        )
         print(f"  {time.process_time() - start:.0f} s  bar {result.bar:.2f}  {result.verdict}  {top}", flush=True)
     print(
         f"{model.name}, {asked[0].task}, {len(results)} prompts, the largest error of softmax "
@@ -77,10 +80,10 @@ def summary(model: keyhole.Model, asked: Sequence[Example], prompts: int) -> Non
     }
     for name, values in columns.items():
         print(f"  {name}: {with_interval(values, 2)}")
-    often = Counter((name_of(p.first), name_of(p.second), p.kind) for r in results for p in r.pairs)
+    often = Counter((head_name(p.first), head_name(p.second), p.kind) for r in results for p in r.pairs)
     for (first, second, kind), times in often.most_common(12):
         growth = [
-            p.growth for r in results for p in r.pairs if (name_of(p.first), name_of(p.second)) == (first, second)
+            p.growth for r in results for p in r.pairs if (head_name(p.first), head_name(p.second)) == (first, second)
         ]
         print(f"  {first} -> {second} {kind}: in {times} prompts, growth {statistics.mean(growth):.2f}")
 

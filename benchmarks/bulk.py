@@ -21,8 +21,8 @@ import torch
 import keyhole
 from keyhole import KeyholeError
 from keyhole.cache import readable
-from keyhole.many import Tracing, estimate
 from keyhole.models.model import Model
+from keyhole.store import Tracing, estimate
 from keyhole.tasks import Example, answer_ids, examples
 
 BARS = {"organism": 4.0, "model": 1 / 0.65}  # times faster than one at a time

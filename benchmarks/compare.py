@@ -28,17 +28,17 @@ from scipy.stats import pearsonr, spearmanr
 import keyhole
 from keyhole import Circuit, Model, Run
 from keyhole.circuits.circuit import Node
+from keyhole.circuits.records import Writer
 from keyhole.circuits.shown import shown
-from keyhole.circuits.writer import Writer
 from keyhole.intervene import Estimates, Metric, all_but, answers_without, estimate, mean_writes, places
-from keyhole.models.tokens.prompts import encode, one_token_words
-from keyhole.stable.stability import varied
-from keyhole.stable.variations import Variation, usual, with_names
+from keyhole.models.tokens import encode, one_token_words
+from keyhole.studies.stability.stability import varied
+from keyhole.studies.stability.variations import Variation, usual, with_names
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
-from keyhole.tasks.text.words import NAMES
-from keyhole.tracing.answers.targets import token_ids
-from keyhole.tracing.mlps.flow import Through
+from keyhole.tasks.words import NAMES
+from keyhole.tracing.answers import token_ids
+from keyhole.tracing.mlp_directions import Through
 
 LEAST = 1.0  # logits by which the model must prefer the answer: shares of less are shares of nothing
 COSTLY = 0.1  # share of the answer

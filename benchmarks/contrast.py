@@ -14,14 +14,14 @@ import time
 import torch
 
 import keyhole
-from keyhole.contrast.edits.pairing import pair_keys
-from keyhole.contrast.edits.swaps import key_bases, swap_effects
-from keyhole.contrast.features.finding import find_features
-from keyhole.contrast.features.ranking import rank_heads
-from keyhole.contrast.onepass.collect import collect
-from keyhole.contrast.recipes.boxes import boxes_test
-from keyhole.models.recording.capture import plain_logits
-from keyhole.models.tokens.prompts import encode
+from keyhole.features.contrast.boxes import boxes_test
+from keyhole.features.contrast.collect import collect
+from keyhole.features.contrast.finding import find_features
+from keyhole.features.contrast.moves import pair_keys
+from keyhole.features.contrast.ranking import rank_heads
+from keyhole.features.contrast.swaps import key_bases, swap_effects
+from keyhole.models.capture import plain_logits
+from keyhole.models.tokens import encode
 
 CONDITIONS = 6  # the authors': nothing, two features, both, two random controls
 

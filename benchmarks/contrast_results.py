@@ -9,11 +9,12 @@ instruct wording and five items. Everything is studied centred, the default, and
 import argparse
 
 import keyhole
-from keyhole.contrast.onepass.collect import collect
-from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.recipes.lists import lists_contrast, lists_test
-from keyhole.contrast.report import label, normalised, ranks_of
-from keyhole.contrast.studies import Selection, Study, StudySettings, study
+from keyhole.brief import head_name
+from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.features.contrast.collect import collect
+from keyhole.features.contrast.lists import lists_contrast, lists_test
+from keyhole.features.contrast.report import normalised, ranks_of
+from keyhole.features.contrast.studies import Selection, Study, StudySettings, study
 
 COLUMNS = (
     "| model, task | head | feature | ranks | mean shift | gap | share of gap | p | moved | random | full | "
@@ -34,7 +35,7 @@ def rows(name: str, result: Study, most: int = 4) -> list[str]:
                 shift = float(features.mean_shift[features.at(head)])
                 ranks = "/".join(ranks_of(result, effect.name, head))
                 told = [ranks, f"{shift:.2f}", f"{score.gap:.2f}", f"{score.share:.2f}", f"{score.p_corrected:.3f}"]
-            cells = [name, label(head), effect.name, *told]
+            cells = [name, head_name(head), effect.name, *told]
             cells += [f"{effect.shift:.3f}", f"{effect.random:.3f}", f"{effect.full:.3f}", normalised(effect)]
             made.append("| " + " | ".join([*cells, normalised(together[effect.name]) if together else "-"]) + " |")
     return made

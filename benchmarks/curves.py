@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import get_args
 
 import keyhole
-from keyhole.faithful.cohort import CohortQuestion, StandIn, groups_of, questions_from
-from keyhole.faithful.cutting import Cutting
-from keyhole.faithful.faithfulness import Curves
-from keyhole.faithful.ranked import Ranked, ranked
-from keyhole.faithful.settings import METHODS, CurveSettings, EdgeMethod, Ranking, Tokens
 from keyhole.lab.known import build
-from keyhole.lab.known.recovery import recovery
+from keyhole.lab.known.truth import recovery
 from keyhole.progress import silent
-from keyhole.store.chosen import spread
+from keyhole.store.manifest import spread
+from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_from
+from keyhole.studies.curves.cutting import Cutting, Ranked, ranked
+from keyhole.studies.curves.record import Curves
+from keyhole.studies.curves.settings import METHODS, CurveSettings, EdgeMethod, Ranking, Tokens
 from keyhole.tasks import examples
+from keyhole.tasks.catalogue import like
 from keyhole.tasks.example import Example
-from keyhole.tasks.like import like
 
 TASKS = ("ioi", "greater_than", "induction")  # the organism has no words for facts
 TEMPLATES = 2  # with tokens, edges are the same in prompts of one template alone

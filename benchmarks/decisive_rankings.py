@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import DynamicCache
 
 import keyhole
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
+from keyhole.faithfulness.words import deciding_words
 from keyhole.intervene import answers_without, estimate
 from keyhole.models.run import Run
-from keyhole.models.tokens.prompts import token_texts
-from keyhole.story.measuring import deciding_words
-from keyhole.tasks.text.prose import passages
+from keyhole.models.tokens import token_texts
+from keyhole.tasks.prose import passages
 
 Ranking = Callable[[Run, Question], list[float]]
 Source = Literal["replaced", "proposed"]  # other tokens: any frequent ones, or what the model would have said here

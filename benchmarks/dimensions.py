@@ -12,11 +12,11 @@ from typing import get_args
 
 import torch
 
-from keyhole.discover.discovery import discover
-from keyhole.discover.features import Discovery
-from keyhole.discover.samples import samples_of
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train
+from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.features import Discovery
+from keyhole.features.discovery.keys import samples_of
+from keyhole.lab.payload import Payload, PayloadSettings, activations, sample, train
+from keyhole.lab.payload_task import Latents
 
 
 def known(cell: Payload) -> list[tuple[torch.Tensor, torch.Tensor]]:

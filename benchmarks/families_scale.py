@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyhole.family import adjusted_rand, families, jaccard, store_sets
-from keyhole.family.cuts import cuts_of, least_size, tree_of
 from keyhole.store import Manifest, Part, Store, make_store, manifest_of, open_store
-from keyhole.store.files import parquet_of
+from keyhole.store.parts import parquet_of
 from keyhole.store.schema import arrow_schema, tables
+from keyhole.studies.families import adjusted_rand, families, jaccard, store_sets
+from keyhole.studies.families.cuts import cuts_of, least_size, tree_of
 from keyhole.tasks import Example
 
 FAMILIES, TERMS, CORE, OWN, PART, TOKENS = 4, 700, 60, 40, 2000, 16

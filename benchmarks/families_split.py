@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import keyhole
-from keyhole.faithful.settings import CurveSettings
-from keyhole.faithful.splits import splits
 from keyhole.store.store import Store
+from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.curves.splits import splits
 from keyhole.tasks import examples
 
 SEEDS = 5  # halves of shown and held-out prompts

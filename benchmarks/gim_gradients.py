@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 import keyhole
-from keyhole.faithfulness.gim import Backward, with_backward
 from keyhole.faithfulness.masked import masked
 from keyhole.faithfulness.shares import reader_slopes
 from keyhole.faithfulness.token_masks import everything
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.removal import Metric
+from keyhole.studies.curves.attribution import Backward, with_backward
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 FEATURES = {

@@ -12,11 +12,11 @@ import argparse
 from statistics import median
 
 import keyhole
-from keyhole.intervene.rows import Row
-from keyhole.intervene.verification import verify
-from keyhole.models.tokens.prompts import one_token_words, token_id
+from keyhole.faithfulness.removals import Row
+from keyhole.faithfulness.verification import verify
+from keyhole.models.tokens import one_token_words, token_id
 from keyhole.tasks import ioi
-from keyhole.tasks.text.words import NAMES
+from keyhole.tasks.words import NAMES
 from keyhole.tracing.trace import trace
 
 

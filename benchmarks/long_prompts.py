@@ -22,9 +22,9 @@ import psutil
 import keyhole
 from keyhole.qk.omega import omega
 from keyhole.tasks import filler
-from keyhole.tracing.answers.linear import Probe
+from keyhole.tracing.linear import Probe
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writes.writers import attention_writes
+from keyhole.tracing.writers import attention_writes
 
 path, n, through = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 model = keyhole.load(path)

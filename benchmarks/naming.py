@@ -15,10 +15,10 @@ from time import process_time, time
 import torch
 
 import keyhole
-from keyhole.naming.gathering.gather import gather
-from keyhole.naming.reading.corpus import Ids, chunks
-from keyhole.naming.subject import Subject
+from keyhole.naming.corpus.corpus import Ids, chunks
+from keyhole.naming.corpus.gather import gather
 from keyhole.naming.subjects import channel_subjects
+from keyhole.naming.subjects.subject import Subject
 
 BATCH = 64
 

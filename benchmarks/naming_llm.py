@@ -21,18 +21,14 @@ from zlib import crc32
 
 import torch
 
+from keyhole.naming.corpus.gather import gather
 from keyhole.naming.explain import statistics
-from keyhole.naming.gathering.gather import gather
-from keyhole.naming.judging.judge import RULES, Judge
-from keyhole.naming.judging.pose import Asking, Halves, pose
-from keyhole.naming.judging.questions import QuestionKind
-from keyhole.naming.judging.scores import LEVEL, RIGHT, Outcome, Tested, corrected, share, tested
-from keyhole.naming.judging.split import split
+from keyhole.naming.explain.candidates import Explainer, Name
+from keyhole.naming.judge.judge import LEVEL, RIGHT, RULES, Judge, Outcome, Tested, corrected, share, tested
+from keyhole.naming.judge.questions import Asking, Halves, QuestionKind, pose, split
 from keyhole.naming.llm import Endpoint, Patience, Prompting, Talk, estimate, open_transcript, with_model
-from keyhole.naming.name import Explainer, Name
-from keyhole.naming.shown import NEGATIVES, Examples
-from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import store_subjects
+from keyhole.naming.subjects.subject import NEGATIVES, Examples, Subject
 from keyhole.store import open_store
 from keyhole.store.model import model_of
 

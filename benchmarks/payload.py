@@ -10,12 +10,12 @@ import argparse
 
 import torch
 
-from keyhole.discover.discovery import discover
-from keyhole.discover.ica import correlations
-from keyhole.discover.samples import samples_of
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
-from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train
+from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.ica import correlations
+from keyhole.features.discovery.keys import samples_of
+from keyhole.lab.payload import Payload, PayloadSettings, activations, sample, train
+from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
 
 
 def bits(cell: Payload, n: int = 20_000) -> str:

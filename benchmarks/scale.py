@@ -6,7 +6,7 @@ First the model against what was measured on one H200 (benchmarks/accelerator.py
 docs/scale.md shows both tables as they are printed here.
 """
 
-from keyhole.many.cost import Load, Memory, Rates, Shape, memory, seconds
+from keyhole.store.cost import Load, Memory, Rates, Shape, memory, seconds
 
 GPT2 = Shape(12, 12, 12, 64, 768, 3072, 50257, matrices=2)
 LLAMA_8B = Shape(32, 32, 8, 128, 4096, 14336, 128256)

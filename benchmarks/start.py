@@ -21,7 +21,7 @@ print(run.channels((1, 6), -1, "Mary").n_recon())
 """
 LOAD = """
 import sys, time
-from keyhole.models.loading.load import load
+from keyhole.models.load import load
 wall, cpu = time.perf_counter(), time.process_time()
 load(sys.argv[1])
 print(time.perf_counter() - wall, time.process_time() - cpu)

@@ -17,7 +17,7 @@ from typing import Literal
 
 import keyhole
 from keyhole.store import Outcome, make_part, make_store, manifest_of
-from keyhole.store.tidy import disk_size
+from keyhole.store.parts import disk_size
 from keyhole.tasks import Example, examples
 
 

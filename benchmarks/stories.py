@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 import keyhole
-from keyhole.story.routes import Ways
+from keyhole.faithfulness.routes import Ways
 from keyhole.tasks import greater_than, induction, ioi
 from keyhole.tasks.example import Example
 

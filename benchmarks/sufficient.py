@@ -19,14 +19,14 @@ import torch
 
 import keyhole
 from keyhole.faithfulness.baseline import baseline
-from keyhole.faithfulness.faithful import faithfulness, kept_on_others
-from keyhole.faithfulness.question import question
+from keyhole.faithfulness.effects import faithfulness, kept_on_others
+from keyhole.faithfulness.shares import question
 from keyhole.faithfulness.sufficient import Chosen, searched
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.removal import Metric
 from keyhole.tasks import examples, greater_than, induction, ioi
 from keyhole.tasks.answers import answer_ids
+from keyhole.tasks.catalogue import like
 from keyhole.tasks.example import Example
-from keyhole.tasks.like import like
 
 LIKE = 32
 MOST = {"ioi": 20, "greater_than": 25, "induction": 40}  # edges on the organism, median

@@ -14,9 +14,9 @@ import time
 
 import torch
 
-from keyhole.lab.svf.alignment import alignment
-from keyhole.lab.svf.toy import SVFSettings, generator
-from keyhole.lab.svf.train import train
+from keyhole.lab.svf import SVFSettings, generator
+from keyhole.lab.svf_alignment import alignment
+from keyhole.lab.svf_train import train
 
 MODELS = 32
 LAMBDAS = (1.0, 4.0, 10.0, 20.0, 40.0)

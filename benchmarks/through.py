@@ -19,7 +19,7 @@ import keyhole
 from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
-from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.mlp_directions import Through
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:

@@ -17,7 +17,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
-from keyhole.models.tokens.prompts import token_id
+from keyhole.models.tokens import token_id
 from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
 from keyhole.tracing.exactness import random_ids

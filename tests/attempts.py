@@ -4,9 +4,8 @@ import os
 
 import torch
 
-from keyhole.lab.payload.store import trained_heads
-from keyhole.lab.payload.toy import PayloadSettings
-from keyhole_papers.job import Job
+from keyhole.lab.payload import PayloadSettings, trained_heads
+from keyhole_papers.experiment import Job
 from keyhole_papers.results import Result
 
 

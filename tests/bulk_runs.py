@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole import Model
-from keyhole.many import Tracing, bulk
-from keyhole.store import Store, open_store
+from keyhole.store import Store, Tracing, bulk, open_store
 from keyhole.store.schema import tables
 
 TASK = "ioi"

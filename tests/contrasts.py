@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from keyhole import Model
-from keyhole.contrast.data.resolve import Resolved, Slots
-from keyhole.contrast.data.sites import Contrast, Sample, Site, role, token
-from keyhole.contrast.onepass.collect import Collected
-from keyhole.contrast.onepass.samples import LayerSamples
-from keyhole.contrast.onepass.sums import tally
-from keyhole.models.recording.attention import AttentionRule
+from keyhole.features.contrast.collect import Collected
+from keyhole.features.contrast.places import Resolved, Slots
+from keyhole.features.contrast.sites import Contrast, Sample, Site, role, token
+from keyhole.features.contrast.sums import LayerSamples, tally
+from keyhole.models.attention import AttentionRule
 from keyhole.tasks import boxes
 from keyhole.tracing.exactness import random_ids
 

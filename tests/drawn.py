@@ -72,7 +72,8 @@ def keep_saved(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
         draw(figure, *arguments, **options)
 
     def keep_path(path: Path, content: bytes) -> None:
-        kept[path] = drawn.pop()
+        if drawn:  # pages are written in the same way
+            kept[path] = drawn.pop()
         write(path, content)
 
     monkeypatch.setattr(Figure, "savefig", keep_figure)

@@ -15,7 +15,7 @@ class Held:
         self._patch, self._gates = monkeypatch, dict[str, threading.Event]()
 
     def hold(self, module: str, function: str) -> None:
-        work = import_module(f"keyhole.web.server.work.{module}")
+        work = import_module(f"keyhole.web.server.{module}")
         whole, self._gates[function] = getattr(work, function), threading.Event()
         gate = self._gates[function]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keyhole import Run
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 
 Array = np.ndarray
 INTERVALS = 64

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
-from keyhole.circuits.writer import Removal
+from keyhole.circuits.records import Removal
 from keyhole.store import Outcome, Store
 from keyhole.tasks import ioi
 from stores import stored

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from keyhole.naming.judging.questions import Marked
-from keyhole.naming.shown import Examples, Pick, Shown
-from keyhole.naming.subject import Subject, SubjectKind
+from keyhole.naming.judge.questions import Marked
+from keyhole.naming.subjects.subject import Examples, Pick, Shown, Subject, SubjectKind
 from keyhole.tasks.ioi import ioi
 
 PROSE = Path(__file__).parents[1] / ".cache" / "prose.txt"

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
-from keyhole.intervene.remove import Metric
-from keyhole.sink.firings import StoredQuestion
+from keyhole.intervene.removal import Metric
+from keyhole.studies.sinks.firings import StoredQuestion
 
 D, LAYERS, HEADS, D_HEAD, WORDS, POSITIONS = 64, 4, 4, 16, 40, 16
 LISTENERS = (LAYERS - 1) * HEADS  # heads above the first layer

@@ -2,11 +2,11 @@
 
 import torch
 
-from keyhole.circuits.writer import Signal, Writer
-from keyhole.tracing.firings.firing import Firing
-from keyhole.tracing.firings.sites import Sites
-from keyhole.tracing.mlps.directions import Readings, values_along
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.circuits.records import Signal, Writer
+from keyhole.tracing.candidates import Sites
+from keyhole.tracing.firing import Firing
+from keyhole.tracing.mlp_directions import Readings, values_along
+from keyhole.tracing.upstream import Writes
 
 
 def direction_of(firing: Firing, signal: Signal, writes: Writes) -> torch.Tensor:

@@ -9,7 +9,7 @@ import keyhole
 from conftest import rich_circuit
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.store import Manifest, Outcome, Store, make_store, manifest_of
-from keyhole.store.signals import signal_vectors
+from keyhole.store.store import signal_vectors
 from keyhole.tasks import ioi
 
 SETTINGS = {"through": "mlps", "seeds": "linear", "tau": "dynamic", "eps": 0.01}

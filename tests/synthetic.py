@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
-from keyhole.circuits.parameters import Accpp
-from keyhole.circuits.writer import Removal
+from keyhole.circuits.records import Accpp, Removal
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", " ", "\n", "'\"&amp;")
 _PLACES = 19  # tokens where something happens

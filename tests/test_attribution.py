@@ -11,13 +11,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from keyhole import KeyholeError
-from keyhole.faithful.attribution import eap, eap_ig_inputs, gim
-from keyhole.faithful.cohort import Group
-from keyhole.faithful.edge_scores import slopes
-from keyhole.faithfulness.gim import GIM, Backward, with_backward
 from keyhole.faithfulness.masked import Masked, masked
 from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene import Metric
+from keyhole.studies.curves.attribution import GIM, Backward, eap, eap_ig_inputs, gim, with_backward
+from keyhole.studies.curves.cohort import Group
+from keyhole.studies.curves.scores import slopes
 from test_curves import METRIC, runs_of
 from tiny import tiny
 

@@ -12,20 +12,18 @@ from typer.testing import CliRunner
 
 from conftest import tiny_model
 from keyhole import KeyholeError, Model, Run
+from keyhole.brief import Head
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Component, Signal, Writer
+from keyhole.circuits.records import Component, Signal, Writer
 from keyhole.cli.app import app
-from keyhole.faithfulness.backup_record import Backups
+from keyhole.faithfulness.backup_record import Backups, handed_on, handovers, predicted_row
 from keyhole.faithfulness.backups import JOINT, LEAST, Lab, PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline
-from keyhole.faithfulness.handover import handed_on, handovers, predicted_row
 from keyhole.faithfulness.masked import Masked
-from keyhole.faithfulness.question import MaskedQuestion
+from keyhole.faithfulness.shares import MaskedQuestion
 from keyhole.faithfulness.token_masks import all_but
-from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric, intervene
+from keyhole.intervene.removal import Cut, Metric, intervene
 from keyhole.lab.known import Known, build, compare
-from keyhole.models.heads import Head
 from test_known import WHOLE, agreements
 from test_token_masks import TAKEN, all_edges, at_a_mean
 

@@ -19,17 +19,16 @@ import pytest
 import keyhole
 from commands import keyhole as typed
 from keyhole import KeyholeError
-from keyhole.bridges.dictionary import read_dictionary
 from keyhole.circuits.exports import to_graphml
 from keyhole.circuits.files import from_json, load_circuit, to_json
-from keyhole.contrast import read_contrast
-from keyhole.contrast.data import patterns
-from keyhole.contrast.data.resolve import resolve
 from keyhole.errors import UnwritableError
+from keyhole.faithfulness.verification import verify
+from keyhole.features.contrast import places, read_contrast
+from keyhole.features.contrast.places import resolve
+from keyhole.features.sae import read_dictionary
 from keyhole.files import require_file, require_folder, writable_folder, write_at_once
-from keyhole.intervene.verification import verify
-from keyhole.models.loading.gguf_header import require_whole
-from keyhole.naming.subjects.signals import signal_subjects
+from keyhole.models.gguf import require_whole
+from keyhole.naming.subjects.files import signal_subjects
 from keyhole.store import open_store
 from keyhole.strict import parse_json, quoted, shortened
 from keyhole.tasks import examples
@@ -366,7 +365,7 @@ def test_a_store_with_null_columns_is_refused(column: str, outcomes: list[Any], 
 def test_a_pattern_that_backtracks_for_ever_is_refused(
     organism: keyhole.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(patterns, "SECONDS", 1.0)
+    monkeypatch.setattr(places, "SECONDS", 1.0)
     path = tmp_path / "slow.jsonl"
     sample = {
         "prompt": PROMPT,

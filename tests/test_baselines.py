@@ -14,12 +14,12 @@ from keyhole import KeyholeError, Model, Run, cache
 from keyhole.faithfulness.baseline import LEAST, Baseline, baseline, exchanged, mean_of, resting
 from keyhole.faithfulness.effects import out_of
 from keyhole.faithfulness.masked import masked
-from keyhole.faithfulness.question import question
+from keyhole.faithfulness.shares import question
 from keyhole.faithfulness.token_masks import all_but, everything
 from keyhole.intervene import Metric
 from keyhole.tasks import ioi
+from keyhole.tasks.catalogue import counterfactual, like
 from keyhole.tasks.example import Example
-from keyhole.tasks.like import counterfactual, like
 
 MODULE = sys.modules["keyhole.faithfulness.baseline"]  # the package calls its function so
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -12,12 +12,12 @@ from conftest import tiny_model
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Baseline
 from keyhole.faithfulness.masked import masked
-from keyhole.faithfulness.question import MaskedQuestion, question
+from keyhole.faithfulness.shares import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import Mask, everything
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.removal import Metric
 from keyhole.lab import known
-from keyhole.lab.heads.basis import BasisStudy, PromptCounts, basis_study, prompt_counts, stays
-from keyhole.lab.heads.channel_parts import (
+from keyhole.lab.basis import BasisStudy, PromptCounts, basis_study, prompt_counts, stays
+from keyhole.lab.channel_parts import (
     OTHERS,
     BasisName,
     EdgeParts,
@@ -27,10 +27,9 @@ from keyhole.lab.heads.channel_parts import (
     head_spaces,
     top_edges,
 )
-from keyhole.lab.known.machine import Stream, transformer
-from keyhole.lab.known.words import tokenizer
-from keyhole.models.loading.load import load
-from keyhole.tracing.answers.targets import token_ids
+from keyhole.lab.known.machine import Stream, tokenizer, transformer
+from keyhole.models.load import load
+from keyhole.tracing.answers import token_ids
 from test_curves import METRIC, runs_of
 
 NAMES: tuple[BasisName, ...] = ("singular", *OTHERS)

@@ -13,19 +13,17 @@ import keyhole
 from alike import NUMBERS, assert_alike
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import Model, Run
-from keyhole.circuits.writer import Writer
-from keyhole.models.recording.stacks import cut_layer, stack_layer
-from keyhole.tracing.answers import likelihood
-from keyhole.tracing.answers.likelihood import Probability
+from keyhole.circuits.records import Writer
+from keyhole.models.stacks import cut_layer, stack_layer
+from keyhole.tracing import mlp_causes, search, seeds, upstream, why
+from keyhole.tracing import writers as patterns
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check_run, check_runs
-from keyhole.tracing.firings import search, why
-from keyhole.tracing.firings.firing import Firing
-from keyhole.tracing.firings.why import explain_sites
-from keyhole.tracing.mlps import Through, causes
-from keyhole.tracing.mlps.along import Directions
-from keyhole.tracing.writes import patterns, reads
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.firing import Firing
+from keyhole.tracing.mlp_directions import Directions, Through
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain_sites
 from tiny import Sizes
 
 # Lengths on both sides of d_head, which is 8, and of where W_O W_Q is composed first: each has its own way to a number.
@@ -108,7 +106,7 @@ def test_firings_of_prompts_that_are_too_long_for_short_cuts(variant: str, monke
     monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)
     monkeypatch.setattr(why, "PROJECTED_FLOATS", 1)
-    monkeypatch.setattr(reads, "composing_is_cheaper", lambda *sizes: True)
+    monkeypatch.setattr(upstream, "composing_is_cheaper", lambda *sizes: True)
     same_firings(fired(runs, top), alone)
 
 
@@ -191,7 +189,7 @@ def test_circuits_together_as_alone(variant: str, lengths: Sequence[int], monkey
     assert sum(len(circuit.firings) for circuit in alone) > 3 and sum(len(circuit.mlps) for circuit in alone) > 4
     for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **OFTEN), alone, strict=True):
         assert_alike(found, its)
-    monkeypatch.setattr(causes, "_NEURON_FLOATS", 1)
+    monkeypatch.setattr(mlp_causes, "_NEURON_FLOATS", 1)
     module = import_module("keyhole.tracing.trace")
     monkeypatch.setattr(module, "_MOVED_FLOATS", 2**16)  # two of them at a time, or three
     for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **OFTEN), alone, strict=True):
@@ -206,8 +204,8 @@ def test_likelihoods_together_as_alone(variant: str, monkeypatch: pytest.MonkeyP
     options: Any = {"tau": 0.1, "through": "heads", "seeds": Probability(1.0)}
     alone = [run.trace(target, **options) for run, target in zip(runs, targets, strict=True)]
     assert sum(edge.side == "target" for circuit in alone for edge in circuit.edges) > 4
-    for states in (likelihood._STATES, 1):
-        monkeypatch.setattr(likelihood, "_STATES", states)
+    for states in (seeds._STATES, 1):
+        monkeypatch.setattr(seeds, "_STATES", states)
         for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **options), alone, strict=True):
             assert_alike(found, its)
 

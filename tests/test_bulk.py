@@ -34,11 +34,11 @@ from bulk_runs import (
 )
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model, Probability, Run
-from keyhole.many import Local, Tracing, batches, bulk, worker
-from keyhole.many.blocks import Block, trace_block
-from keyhole.many.source import load_again, source_of
-from keyhole.models.tokens.prompts import token_id
-from keyhole.store import make_store, open_store, parts
+from keyhole.models.tokens import token_id
+from keyhole.store import Local, Tracing, batches, bulk, make_store, open_store, parts
+from keyhole.store import workers as worker
+from keyhole.store.batches import Block, trace_block
+from keyhole.store.workers import load_again, source_of
 from keyhole.tasks import Example, ioi, pronouns
 
 pytestmark = pytest.mark.xdist_group("bulk")  # they share a store that is made once

@@ -144,7 +144,7 @@ def test_a_cache_that_cannot_be_used_is_no_error(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("keyhole.models.loading.gguf.save_file", full)
+        patch.setattr("keyhole.models.gguf.save_file", full)
         assert_same(expected, keyhole.load(path))
         assert "No space left" in caplog.text and not os.listdir(own_cache)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))

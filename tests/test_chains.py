@@ -8,15 +8,15 @@ import torch
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits.files import from_json, to_json
+from keyhole.faithfulness.verification import verify
 from keyhole.intervene import answers_without
 from keyhole.intervene.cuts import metric_of
-from keyhole.intervene.deltas import Cut, predicted, vector_delta
-from keyhole.intervene.verification import verify
-from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.mlps.again import read_mlps
-from keyhole.tracing.mlps.flow import Through
+from keyhole.intervene.removal import Cut, predicted, vector_delta
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.mlp_influence import read_mlps
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.upstream import Writes
 from readings import direction_of, written
 from test_mlps import IOI
 

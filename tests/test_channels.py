@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
-from keyhole.qk.controls import ambient_draws, haar, refactored, rotation_control, rotations
+from keyhole.qk.channels import n_recon, sparsity, sparsity_each
+from keyhole.qk.controls import ambient_draws, haar, refactored, rotation_control, rotations, slice_sets, slice_use
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.qk.slices import slice_sets, slice_use
-from keyhole.qk.sparsity import n_recon, sparsity, sparsity_each
 
 vectors = st.lists(st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3), min_size=1, max_size=12)
 

@@ -22,18 +22,17 @@ import keyhole
 from alike import assert_alike
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
-from keyhole.circuits.exports import to_mib, to_networkx
+from keyhole.circuits.exports import mib_from, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
-from keyhole.circuits.mib import mib_from
+from keyhole.circuits.records import Writer
 from keyhole.circuits.shown import shown
-from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
+from keyhole.faithfulness.verification import verify
 from keyhole.figures.circuit import circuit_figure
-from keyhole.intervene.verification import verify
-from keyhole.tracing.answers.likelihood import Probability
-from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.answers.targets import Likeliest, targets_of
+from keyhole.tracing.answers import Likeliest, targets_of
 from keyhole.tracing.batch import Untraced
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.seeds import Probability
 from keyhole.tracing.trace import trace, trace_many
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
@@ -214,8 +213,8 @@ def test_targets_from_probability() -> None:
 @pytest.mark.parametrize("variant", ["gpt2", "gemma2", "cohere", "granite"])
 def test_seeds_explain_the_objective(variant: str) -> None:
     """Removing all writers at the end loses all of the objective; attributions add up to that."""
-    from keyhole.tracing.mlps.attribution import parts_at
-    from keyhole.tracing.writes.upstream import Writes
+    from keyhole.tracing.mlp_attribution import parts_at
+    from keyhole.tracing.upstream import Writes
 
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 10)[0])

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from commands import keyhole
 from conftest import SMOLLM2
 from keyhole import Model
+from keyhole.cli import prompt_text
 from keyhole.cli.app import app
-from keyhole.cli.prompt import looks
 from keyhole.tasks import documents
 from keyhole.tracing import SvtSettings
 from tiny import Sizes, tiny
@@ -143,10 +143,10 @@ def test_a_tree_fits_some_screens_unless_a_depth_is_asked_for(
     organism: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     circuit = organism.run(PROMPT).trace("Mary", against="John")
-    monkeypatch.setattr(looks, "_LINES", 30)
+    monkeypatch.setattr(prompt_text, "_LINES", 30)
     told = []
     for depth in (None, 4):
-        looks.circuit(circuit, json=False, depth=depth)
+        prompt_text.circuit(circuit, json=False, depth=depth)
         told.append(capsys.readouterr().out)
     assert told[0].count("\n") <= 33 < told[1].count("\n")
     assert all("A branch: the share of the answer that it hands on" in " ".join(text.split()) for text in told)
@@ -528,7 +528,7 @@ def test_contrast_of_lists_as_json() -> None:
 
 def test_contrast_of_a_file(tmp_path: Path) -> None:
     from contrasts import box_contrast
-    from keyhole.contrast.data.files import write_contrast
+    from keyhole.features.contrast.files import write_contrast
 
     write_contrast(box_contrast(80, 3), tmp_path / "samples.jsonl")
     done = keyhole("contrast", str(tmp_path / "samples.jsonl"), "--head", "1.6", "--rank", "3", "--answers", "2")
@@ -601,14 +601,14 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
     import keyhole.circuits.files as files
     from contrasts import box_contrast
     from keyhole.cli.app import app
-    from keyhole.contrast.data.files import write_contrast
     from keyhole.errors import UnwritableError
+    from keyhole.features.contrast.files import write_contrast
 
     def full(path: Path, content: str | bytes) -> None:
         raise UnwritableError(f"cannot write {path} (No space left on device): choose another place.")
 
     monkeypatch.setattr(files, "write_at_once", full)
-    monkeypatch.setattr(sys.modules["keyhole.cli.finding.contrast"], "write_at_once", full)
+    monkeypatch.setattr(sys.modules["keyhole.cli.contrast"], "write_at_once", full)
     told = CliRunner().invoke(app, ["trace", PROMPT, "--out", str(tmp_path / "C.JSON")])
     assert isinstance(told.exception, UnwritableError) and "answer at 14:to: 'Mary'" in told.stdout
     write_contrast(box_contrast(40, 3), tmp_path / "samples.jsonl")

@@ -19,34 +19,60 @@ from scipy.sparse import csr_array
 import keyhole
 from commands import keyhole as command
 from drawn import check_drawn
-from keyhole.circuits.writer import Component
-from keyhole.comparison import compare as comparing
-from keyhole.comparison.compare import Comparison, compare
-from keyhole.comparison.effects import EdgeEffect, edge_effects, prune_by_effect
-from keyhole.comparison.exclusive import Cell, Exclusive, judge, remove_exclusive
-from keyhole.comparison.members import Member, draw, member
-from keyhole.comparison.operands import medoid_of, operand
-from keyhole.comparison.placed import PlacedEdge, cut_in, of_both, of_one_alone, placed_edges
-from keyhole.comparison.published import MISSING, PUBLISHED, Published, published
-from keyhole.comparison.score import Score, overlap, score
-from keyhole.comparison.signals import Aggregated, Place, _unit, aggregated, compare_signals, head_row
-from keyhole.comparison.signals import judge as judge_signals
-from keyhole.comparison.terms import compare_terms, halves
-from keyhole.comparison.unified import TARGET, Link, Often, Unified, part, prune, unify
-from keyhole.family.sets import Sets, circuit_sets, store_sets
-from keyhole.family.terms import Term
-from keyhole.figures.store import comparison as drawing
+from keyhole.circuits.records import Component
 from keyhole.figures.style import save
 from keyhole.intervene import Cut, edge_cut, intervene
 from keyhole.intervene.cuts import metric_of
 from keyhole.lab.known import Known, build
-from keyhole.lab.known.words import places
+from keyhole.lab.known.machine import places
 from keyhole.models.model import Model
 from keyhole.qk.omega import omega
 from keyhole.stats import Interval, difference, interval, median_interval
 from keyhole.store import Outcome, Store
+from keyhole.studies.comparison import compare as comparing
+from keyhole.studies.comparison import figure as drawing
+from keyhole.studies.comparison.compare import Comparison, compare
+from keyhole.studies.comparison.exclusive import (
+    Cell,
+    Exclusive,
+    PlacedEdge,
+    cut_in,
+    judge,
+    of_both,
+    of_one_alone,
+    placed_edges,
+    remove_exclusive,
+)
+from keyhole.studies.comparison.operands import compare_terms, halves, medoid_of, operand
+from keyhole.studies.comparison.score import EdgeEffect, Score, edge_effects, overlap, prune_by_effect, score
+from keyhole.studies.comparison.signals import (
+    Aggregated,
+    Member,
+    Place,
+    _unit,
+    aggregated,
+    compare_signals,
+    draw,
+    head_row,
+    member,
+)
+from keyhole.studies.comparison.signals import judge as judge_signals
+from keyhole.studies.comparison.unified import (
+    MISSING,
+    PUBLISHED,
+    TARGET,
+    Link,
+    Often,
+    Published,
+    Unified,
+    part,
+    prune,
+    published,
+    unify,
+)
+from keyhole.studies.families.sets import Sets, Term, circuit_sets, store_sets
 from keyhole.tasks.example import Example
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.writers import written_by
 from stores import stored
 
 OF_ANY_MODEL = replace(PUBLISHED["gpt2-ioi"], model="")  # to be scored against circuits of the organism

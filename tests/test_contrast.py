@@ -8,23 +8,18 @@ import torch
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
 from keyhole import KeyholeError, Model, Run
-from keyhole.contrast.data.sites import Contrast, Sample, Site, token
-from keyhole.contrast.edits.answers import answer_effects
-from keyhole.contrast.edits.attribution import angles, attribute
-from keyhole.contrast.edits.moves import Move, effect
-from keyhole.contrast.edits.pairing import pair_keys
-from keyhole.contrast.edits.swaps import key_bases, query_bases, query_effects, swap_effects
-from keyhole.contrast.features.basis import channel_shares
-from keyhole.contrast.features.finding import Feature, find_features
-from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs
-from keyhole.contrast.features.ranking import rank_heads
-from keyhole.contrast.features.selection import head_attention, select_heads
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.onepass.collect import Collected, collect
-from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share
-from keyhole.contrast.recipes.boxes import lexical_contrast
-from keyhole.contrast.report import record, summary
-from keyhole.contrast.studies import StudySettings, study
+from keyhole.features.contrast.attribution import angles, attribute
+from keyhole.features.contrast.boxes import lexical_contrast
+from keyhole.features.contrast.collect import Collected, collect
+from keyhole.features.contrast.finding import Feature, find_features
+from keyhole.features.contrast.moves import Move, effect, pair_keys
+from keyhole.features.contrast.ranking import channel_shares, head_attention, rank_heads, select_heads
+from keyhole.features.contrast.report import record, summary
+from keyhole.features.contrast.sites import Contrast, Sample, Site, token
+from keyhole.features.contrast.studies import StudySettings, study
+from keyhole.features.contrast.subspace import coefficients, contrasts, permuted_signs, random_bases
+from keyhole.features.contrast.sums import contrast_matrix, mean_shift_share
+from keyhole.features.contrast.swaps import answer_effects, key_bases, query_bases, query_effects, swap_effects
 from keyhole.tracing.exactness import random_ids
 from test_exact import SUPPORTED
 

@@ -11,22 +11,18 @@ from torch import Tensor
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
 from keyhole import Model
-from keyhole.contrast.data.sites import Contrast, Sample, Site, token
-from keyhole.contrast.edits.answers import answer_effects
-from keyhole.contrast.edits.attribution import attribute
-from keyhole.contrast.edits.moves import NOTHING, Effect, Move, effect
-from keyhole.contrast.edits.pairing import pair_keys
-from keyhole.contrast.edits.swaps import query_effects, swap_effects
-from keyhole.contrast.features import nulls
-from keyhole.contrast.features.finding import Feature, find_features
-from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs, quantile_range
-from keyhole.contrast.features.ranking import rank_heads
-from keyhole.contrast.features.selection import HeadAttention, head_attention, select_heads
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.onepass.collect import Collected, collect
-from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share, product_size, tally
-from keyhole.contrast.report import record, summary, swap_rows
-from keyhole.contrast.studies import StudySettings, study
+from keyhole.features.contrast import subspace
+from keyhole.features.contrast.attribution import attribute
+from keyhole.features.contrast.collect import Collected, collect
+from keyhole.features.contrast.finding import Feature, find_features
+from keyhole.features.contrast.moves import NOTHING, Effect, Move, effect, pair_keys
+from keyhole.features.contrast.ranking import HeadAttention, head_attention, rank_heads, select_heads
+from keyhole.features.contrast.report import record, summary, swap_rows
+from keyhole.features.contrast.sites import Contrast, Sample, Site, token
+from keyhole.features.contrast.studies import StudySettings, study
+from keyhole.features.contrast.subspace import coefficients, contrasts, permuted_signs, quantile_range, random_bases
+from keyhole.features.contrast.sums import contrast_matrix, mean_shift_share, product_size, tally
+from keyhole.features.contrast.swaps import answer_effects, query_effects, swap_effects
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from tiny import Sizes
 
@@ -148,7 +144,7 @@ def _square_and_spread(x: Tensor, w: Tensor) -> tuple[float, float]:
 def test_every_permuted_contrast_is_centred_like_the_real_one(
     some: Collected, centre: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nulls, "_BLOCK_BYTES", 30_000)  # a few draws at a time
+    monkeypatch.setattr(subspace, "_BLOCK_BYTES", 30_000)  # a few draws at a time
     q, k, _, weight = parts(some)
     signs = permuted_signs(some.slots, 8, seed=3)
     made = contrasts(q, k, coefficients(signs, weight, "pairs"), centre)

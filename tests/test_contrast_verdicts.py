@@ -9,25 +9,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.contrast.edits.attribution import Attribution
-from keyhole.contrast.edits.moves import Effect
-from keyhole.contrast.edits.swaps import swap_effects
-from keyhole.contrast.features.finding import find_features
-from keyhole.contrast.features.spans import find_spans
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.onepass.collect import collect
-from keyhole.contrast.recipes.lists import FIVE, lists_contrast
-from keyhole.contrast.recipes.sweep import RankRow
+from keyhole.brief import head_name
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload.features import Swaps as LatentSwaps
-from keyhole.lab.payload.features import swaps as swap_latents
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import Payload, PayloadSettings, train
-from keyhole.models.heads import head_name
+from keyhole.features.contrast.attribution import Attribution
+from keyhole.features.contrast.collect import collect
+from keyhole.features.contrast.finding import find_features, find_spans
+from keyhole.features.contrast.lists import FIVE, RankRow, lists_contrast
+from keyhole.features.contrast.moves import Effect
+from keyhole.features.contrast.subspace import random_bases
+from keyhole.features.contrast.swaps import swap_effects
+from keyhole.lab.payload import Payload, PayloadSettings, train
+from keyhole.lab.payload_features import Swaps as LatentSwaps
+from keyhole.lab.payload_features import swaps as swap_latents
+from keyhole.lab.payload_task import Latents
 from keyhole.models.model import Model
-from keyhole.models.tokens.prompts import text_ids
+from keyhole.models.tokens import text_ids
 from keyhole.stats import Interval
-from keyhole.tasks.text.words import THIRTEEN
+from keyhole.tasks.words import THIRTEEN
 from keyhole_papers.cc import (
     boxes,
     categories,
@@ -48,9 +46,7 @@ from keyhole_papers.cc.payload_shapes import Shape, Shapes
 from keyhole_papers.cc.studies import Points, Subject, studied, subject
 from keyhole_papers.cc.subspaces import Aligned, Meeting, Subspaces, Unprojected
 from keyhole_papers.cc.swaps import Swapped, Swaps, held
-from keyhole_papers.choices import Choices
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.job import Job
+from keyhole_papers.experiment import Choices, Experiment, Job
 from keyhole_papers.results import Result, read_results
 from keyhole_papers.runner import reproduce
 

@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from bulk_runs import BATCH, PART, TASK, N, files_of
 from conftest import tiny_model
 from keyhole import Model
-from keyhole.many import Load, Rates, Shape, Tracing, batches, bulk, estimate
-from keyhole.many.batches import Batch
-from keyhole.many.blocks import Block, trace_block
-from keyhole.many.cost import fit, forward_operations, memory, run_floats, seconds, trace_operations, writer_floats
-from keyhole.many.pilot import estimate_of, pilot, shape_of
-from keyhole.store import Manifest, open_store
+from keyhole.store import Load, Manifest, Rates, Shape, Tracing, batches, bulk, estimate, open_store
+from keyhole.store.batches import Batch, Block, trace_block
+from keyhole.store.cost import fit, forward_operations, memory, run_floats, seconds, trace_operations, writer_floats
+from keyhole.store.pilot import estimate_of, pilot, shape_of
 from keyhole.tasks import examples, ioi
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.upstream import Writes
 
 GPT2 = Shape(12, 12, 12, 64, 768, 3072, 50257, matrices=2)
 pytestmark = pytest.mark.xdist_group("bulk")  # one of them reads the store that is made once
@@ -84,7 +82,7 @@ def test_batches_of_the_pilot_are_spread_and_not_traced_again(
         traced.extend(example.text for example in some)
         return real(model, first, some, tracing, alike)
 
-    monkeypatch.setattr("keyhole.many.blocks.trace_batch", counted)
+    monkeypatch.setattr("keyhole.store.batches.trace_batch", counted)
     store = bulk(prompts, organism, out=tmp_path / "store", part=4, tracing=Tracing(batch=2))
     assert sorted(traced) == sorted(example.text for example in prompts), "each once"
     first = [traced.index(prompts[i].text) for i in (0, 4, 10)]
@@ -149,8 +147,8 @@ def test_an_estimate_alone_takes_seconds_and_is_fair(
             real(model, first, some, tracing, alike), forward=0.1 * pace * len(some), trace=0.9 * pace * len(some)
         )
 
-    monkeypatch.setattr("keyhole.many.blocks.trace_batch", slow)
-    monkeypatch.setattr("keyhole.many.pilot.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("keyhole.store.batches.trace_batch", slow)
+    monkeypatch.setattr("keyhole.store.pilot.time", SimpleNamespace(monotonic=lambda: clock[0]))
     found = estimate("ioi", organism, n=200, progress=lambda *far: shown.append(far))
     assert sum(sizes) <= traced_at_most and (sizes[-1] == 32) == whole_batch and sizes[:2] == [1, 2]
     assert found.prompts == 200 and found.seconds == pytest.approx(200 * pace, rel=0.15)

@@ -13,21 +13,20 @@ import keyhole
 from commands import keyhole as typed
 from conftest import tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.circuits.mib import read_mib
-from keyhole.faithful.cohort import CohortQuestion, StandIn, groups_of, questions_from
-from keyhole.faithful.curves import compare_methods, curves
-from keyhole.faithful.cutting import Cutting
-from keyhole.faithful.edge_scores import prompt_scores
-from keyhole.faithful.faithfulness import SHARES
-from keyhole.faithful.ranked import Ranked, edge_count, left_with, orders_of, ranked, token_edges
-from keyhole.faithful.settings import METHODS, CurveSettings
+from keyhole.circuits.exports import read_mib
 from keyhole.faithfulness.masked import masked
 from keyhole.faithfulness.token_masks import everything, only
 from keyhole.intervene import Metric
 from keyhole.lab.known import build
-from keyhole.lab.known.recovery import auroc, recovery
+from keyhole.lab.known.truth import auroc, recovery
 from keyhole.progress import silent
-from keyhole.store.chosen import spread
+from keyhole.store.manifest import spread
+from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_from
+from keyhole.studies.curves.curves import compare_methods, curves
+from keyhole.studies.curves.cutting import Cutting, Ranked, edge_count, left_with, orders_of, ranked, token_edges
+from keyhole.studies.curves.record import SHARES
+from keyhole.studies.curves.scores import prompt_scores
+from keyhole.studies.curves.settings import METHODS, CurveSettings
 from keyhole.tasks import examples
 from test_curves import runs_of
 

@@ -15,21 +15,20 @@ from commands import keyhole as typed
 from conftest import edge_name, prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.writer import Component
-from keyhole.faithful.cohort import CohortQuestion, Group, StandIn, groups_of, means_of, usable
-from keyhole.faithful.curves import _halves, compare_methods, curves, own_circuits
-from keyhole.faithful.cutting import kept
-from keyhole.faithful.edge_scores import circuit_scores, slopes
-from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
-from keyhole.faithful.ranked import ordered
-from keyhole.faithful.settings import CurveSettings
+from keyhole.circuits.records import Component
 from keyhole.faithfulness.masked import Masked, masked
 from keyhole.faithfulness.wiring import Reader
 from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
-from keyhole.models.tokens.prompts import token_id
+from keyhole.models.tokens import token_id
 from keyhole.store import Outcome
-from keyhole.store.chosen import spread
+from keyhole.store.manifest import spread
+from keyhole.studies.curves.cohort import CohortQuestion, Group, StandIn, groups_of, means_of, usable
+from keyhole.studies.curves.curves import _halves, compare_methods, curves, own_circuits
+from keyhole.studies.curves.cutting import kept, ordered
+from keyhole.studies.curves.record import SHARES, Curve, Curves, OwnCircuits, area, require_gap
+from keyhole.studies.curves.scores import circuit_scores, slopes
+from keyhole.studies.curves.settings import CurveSettings
 from stores import stored
 from tiny import VARIANTS
 

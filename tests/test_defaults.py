@@ -7,9 +7,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from keyhole import many
+from keyhole import store
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import choices
+from keyhole.cli import circuits, look, options
+from keyhole.cli import verify as proof
 from keyhole.cli.app import (
     backups,
     bulk,
@@ -24,56 +25,54 @@ from keyhole.cli.app import (
     tasks,
     where,
 )
-from keyhole.cli.laboratory.basis import basis as basis_command
-from keyhole.cli.meaning.name import name as name_command
-from keyhole.cli.prompt import circuits, look, proof
-from keyhole.comparison.compare import compare as comparison_compare
-from keyhole.contrast.onepass import frames, sums
-from keyhole.contrast.studies import StudySettings
-from keyhole.discover import discovery
-from keyhole.discover.all_heads import survey
-from keyhole.discover.attended_keys import View
-from keyhole.discover.ica import Nonlinearity
-from keyhole.faithful import settings as curve_settings
-from keyhole.faithful.curves import curves as measure_curves
-from keyhole.faithful.settings import CurveSettings
+from keyhole.cli.models import basis as basis_command
+from keyhole.cli.name import name as name_command
 from keyhole.faithfulness import PairSettings, effects, sufficient
-from keyhole.family.columns import Granularity
-from keyhole.family.families import families as find_families
-from keyhole.intervene.remove import CutMode, Mode
-from keyhole.intervene.verification import verify
-from keyhole.lab.heads.basis import basis_study
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.svf.toy import SVFSettings
-from keyhole.many.engines import EngineName
-from keyhole.many.settings import Wrong
+from keyhole.faithfulness.verification import verify
+from keyhole.features.contrast import sums
+from keyhole.features.contrast import sums as frames
+from keyhole.features.contrast.studies import StudySettings
+from keyhole.features.discovery import discovery
+from keyhole.features.discovery.ica import Nonlinearity
+from keyhole.features.discovery.keys import View
+from keyhole.features.discovery.survey import survey
+from keyhole.intervene.removal import CutMode, Mode
+from keyhole.lab.basis import basis_study
+from keyhole.lab.payload_task import Latents
+from keyhole.lab.svf import SVFSettings
 from keyhole.models.run import Run
 from keyhole.naming import naming as naming_name
-from keyhole.naming import where as naming_where
+from keyhole.naming.corpus import gather as naming_where
 from keyhole.naming.llm import Patience
-from keyhole.naming.namers import ExplainerName, JudgeName, Namers
+from keyhole.naming.naming import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
-from keyhole.shared.signals import shared as compare_heads
-from keyhole.sink import sinks as study_sinks
-from keyhole.stable.stability import stability as measure_stability
+from keyhole.store.engines import EngineName
+from keyhole.store.settings import Wrong
+from keyhole.studies.comparison.compare import compare as comparison_compare
+from keyhole.studies.curves import settings as curve_settings
+from keyhole.studies.curves.curves import curves as measure_curves
+from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.directions.directions import shared as compare_heads
+from keyhole.studies.families.distances import Granularity
+from keyhole.studies.families.families import families as find_families
+from keyhole.studies.sinks import sinks as study_sinks
+from keyhole.studies.stability.stability import stability as measure_stability
 from keyhole.tasks import boxes, examples, lists
-from keyhole.tracing.answers.likelihood import Probability
-from keyhole.tracing.answers.targets import Likeliest
-from keyhole.tracing.firings.candidates import Keys
-from keyhole.tracing.firings.firing import Firing
-from keyhole.tracing.firings.signals import signal_vector
-from keyhole.tracing.firings.why import explain
-from keyhole.tracing.mlps.explain import Constants
-from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.settings import Seeds, Sinks
+from keyhole.tracing.answers import Likeliest
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firing import Firing
+from keyhole.tracing.mlp_causes import Constants
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.settings import ChannelChoice, Seeds, Sinks, SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 from keyhole.tracing.trace import Method, ThroughOption, trace, trace_many
+from keyhole.tracing.why import explain, signal_vector
 from keyhole_papers.catalogue import Paper
-from keyhole_papers.choices import Choices, Dtype
 from keyhole_papers.command import reproduce as reproduce_command
+from keyhole_papers.experiment import Choices, Dtype
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),
@@ -93,11 +92,11 @@ SAME = [
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
     (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),
-    (bulk, many.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
-    (bulk, many.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
-    (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
+    (bulk, store.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
+    (bulk, store.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
+    (bulk, store.Tracing, {field.name for field in fields(store.Tracing)}),
     (bulk, SvtSettings, {field.name for field in fields(SvtSettings)}),
-    (bulk, many.Ray, {"workers", "address"}),
+    (bulk, store.Ray, {"workers", "address"}),
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store"}),
     (curves, CurveSettings, {field.name for field in fields(CurveSettings)}),
@@ -203,7 +202,7 @@ def test_choices_are_the_librarys() -> None:
         "JudgeName": get_args(JudgeName),
         "Dtype": get_args(Dtype),
     }.items():
-        assert get_args(getattr(choices, name)) == of_library, name
+        assert get_args(getattr(options, name)) == of_library, name
     for task in (boxes, lists):
         wordings = inspect.getmodule(task)._WORDINGS  # type: ignore[union-attr]
-        assert set(get_args(choices.Wording)) == set(wordings)
+        assert set(get_args(options.Wording)) == set(wordings)

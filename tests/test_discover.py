@@ -8,17 +8,23 @@ from torch import Tensor
 
 from conftest import prompts_of, tiny_model
 from keyhole import Model, tasks
-from keyhole.discover.all_heads import survey
-from keyhole.discover.attended_keys import View
-from keyhole.discover.discovery import discover
-from keyhole.discover.features import Discovery
-from keyhole.discover.ica import Nonlinearity, correlations, excess_kurtosis, fast_ica, pair_sources, stability
-from keyhole.discover.one_head import head_features, head_samples, token_pairs
-from keyhole.discover.samples import Samples, contrast_of, samples_of
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train
-from keyhole.models.architecture.rotary import Rotary
-from keyhole.models.recording.attention import visible_mask
+from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.features import Discovery
+from keyhole.features.discovery.ica import (
+    Nonlinearity,
+    correlations,
+    excess_kurtosis,
+    fast_ica,
+    pair_sources,
+    stability,
+)
+from keyhole.features.discovery.keys import Samples, View, contrast_of, samples_of
+from keyhole.features.discovery.one_head import head_features, head_samples, token_pairs
+from keyhole.features.discovery.survey import survey
+from keyhole.lab.payload import Payload, PayloadSettings, activations, sample, train
+from keyhole.models.attention import visible_mask
+from keyhole.models.facts import Rotary
 
 
 def seeded(seed: int) -> torch.Generator:

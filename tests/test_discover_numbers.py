@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from conftest import prompts_of, tiny_model
-from keyhole.contrast.data.resolve import split_groups
-from keyhole.discover.all_heads import survey
-from keyhole.discover.attended_keys import View, groups_of
-from keyhole.discover.discovery import discover
-from keyhole.discover.one_head import HeadSamples, token_pairs
-from keyhole.discover.samples import Samples, contrast_of
+from keyhole.features.contrast.places import split_groups
+from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.keys import Samples, View, contrast_of, groups_of
+from keyhole.features.discovery.one_head import HeadSamples, token_pairs
+from keyhole.features.discovery.survey import survey
 from test_discover import stored, uneven
 
 

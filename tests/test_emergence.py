@@ -18,19 +18,11 @@ from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli.app import app
 from keyhole.errors import MissingModelError
-from keyhole.lab.training import roles
-from keyhole.lab.training import watched as emergence_trainings
-from keyhole.lab.training.checkpoints import (
-    PYTHIA_160M,
-    hub_checkpoints,
-    list_revisions,
-    snapshot_checkpoints,
-    steps_of,
-)
-from keyhole.lab.training.curves import MEASURES, Point, change, curve, gap, together
-from keyhole.lab.training.emergence import Emergence, Place, emergence, measure
-from keyhole.lab.training.figures import emergence_figure
-from keyhole.lab.training.language import (
+from keyhole.lab import roles
+from keyhole.lab import watched as emergence_trainings
+from keyhole.lab.checkpoints import PYTHIA_160M, hub_checkpoints, list_revisions, snapshot_checkpoints, steps_of
+from keyhole.lab.emergence import Emergence, Place, Push, emergence, measure, pushes
+from keyhole.lab.language import (
     LanguageSettings,
     Trained,
     checkpoints,
@@ -40,16 +32,15 @@ from keyhole.lab.training.language import (
     snapshot_steps,
     train_language,
 )
-from keyhole.lab.training.push import Push, pushes
-from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
-from keyhole.lab.training.watched import Source
-from keyhole.models.tokens.prompts import token_id
+from keyhole.lab.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
+from keyhole.lab.training_curves import MEASURES, Point, change, curve, emergence_figure, gap, together
+from keyhole.lab.watched import Source
+from keyhole.models.tokens import token_id
+from keyhole.qk.channels import sparsity
 from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
-from keyhole.qk.sparsity import sparsity
 from keyhole.stats import Interval, interval
 from keyhole.tasks import Example, ioi, published_ioi
-from keyhole_papers.choices import Choices
-from keyhole_papers.job import torch_dtype
+from keyhole_papers.experiment import Choices, torch_dtype
 from keyhole_papers.runner import reproduce
 from keyhole_papers.svf.emergence import RUNS, fall
 from tiny import Sizes, tiny
@@ -459,7 +450,7 @@ def test_bad_settings() -> None:
 
 
 def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.models.loading.load._hub_reachable", lambda: False)
+    monkeypatch.setattr("keyhole.models.load._hub_reachable", lambda: False)
     monkeypatch.setenv("HF_HUB_CACHE", "/nonexistent")
     with pytest.raises(KeyholeError, match=r"step1000 of EleutherAI/pythia-160m.*hub.*hf download"):
         next(hub_checkpoints(PYTHIA_160M))
@@ -478,7 +469,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
         alive.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr("keyhole.lab.training.checkpoints.load", stand_in)
+    monkeypatch.setattr("keyhole.lab.checkpoints.load", stand_in)
     places = [replace(place, head=(1, 6)) for place in PYTHIA_160M.places[:1]]
     stream = hub_checkpoints(PYTHIA_160M, [1000, 2000, 143_000])
     emerged = emergence(stream, places, PYTHIA_160M.prompt, draws=1)
@@ -491,7 +482,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
 def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, organism: Model, tmp_path: Path) -> None:
     early = dict(snapshot_checkpoints(ROOT / "tools" / "snapshots", organism))[100]
     monkeypatch.setattr(
-        "keyhole.lab.training.checkpoints.load",
+        "keyhole.lab.checkpoints.load",
         lambda name, *, revision, device, dtype: {"main": organism, "v1.2": early}[revision],
     )
     emergence_trainings.watched.cache_clear()
@@ -502,7 +493,7 @@ def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, orga
     assert found["steps"] == [1, 2] and found["unit"] == "checkpoint" and "S-inhibition 1.4" in found["about"]
     assert found["attention"][1][0] > found["attention"][0][0] + 0.2  # in the order given, whatever their names are
     assert (tmp_path / "emergence.png").is_file()
-    monkeypatch.setattr("keyhole.lab.training.checkpoints.load", lambda *_, **__: early)
+    monkeypatch.setattr("keyhole.lab.checkpoints.load", lambda *_, **__: early)
     emergence_trainings.watched.cache_clear()
     done = CliRunner().invoke(app, ["lab", "emergence", *where])
     assert isinstance(done.exception, KeyholeError) and "plays a role in indirect objects" in str(done.exception)
@@ -650,7 +641,7 @@ def test_trainings_are_kept_by_all_that_decides_them(
 ) -> None:
     asked = Source(quick=True)
     monkeypatch.setattr(
-        "keyhole.lab.training.language.train_language", lambda settings, **_: replace(trained, settings=settings)
+        "keyhole.lab.language.train_language", lambda settings, **_: replace(trained, settings=settings)
     )
     for device in (None, "cpu", "cuda"):
         emergence_trainings._trained(replace(asked, device=device), tmp_path, 0, asked.progress)

@@ -12,13 +12,12 @@ from chromium import Watched, chromium
 from explorers import EVIL, evil_model, explorer
 from keyhole import Model
 from keyhole.circuits.circuit import Circuit
-from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric, intervene
-from keyhole.intervene.rows import Verification
+from keyhole.faithfulness.removals import Verification
+from keyhole.intervene.removal import Cut, Metric, intervene
 from keyhole.models.run import Run
-from keyhole.models.tokens.prompts import token_texts
-from keyhole.tracing.firings.firing import Firing
-from keyhole.tracing.mlps.directions import read_along
+from keyhole.models.tokens import token_texts
+from keyhole.tracing.firing import Firing
+from keyhole.tracing.mlp_directions import read_along
 
 pytestmark = pytest.mark.xdist_group("explorer")
 IOI = "When Mary and John went to the store, John gave a drink to"

@@ -11,10 +11,10 @@ from chromium import Watched, chromium
 from conftest import SMOLLM2
 from explorers import explorer
 from keyhole import Model
-from keyhole.circuits.writer import Writer
-from keyhole.models.tokens.prompts import token_texts
-from keyhole.tracing.answers.linear import answer_pushes
-from keyhole.tracing.writes.written import written_by
+from keyhole.circuits.records import Writer
+from keyhole.models.tokens import token_texts
+from keyhole.tracing.linear import answer_pushes
+from keyhole.tracing.writers import written_by
 
 pytestmark = pytest.mark.xdist_group("explorer")
 IOI = "When Mary and John went to the store, John gave a drink to"

@@ -15,8 +15,9 @@ from chromium import Watched, chromium
 from conftest import SMOLLM2
 from explorers import explorer
 from held import Held
-from keyhole.intervene import removals, rerun
-from keyhole.models.loading import load
+from keyhole.faithfulness import removals
+from keyhole.intervene import rerun
+from keyhole.models import load
 from serving import PROMPT, Served, serving, until
 
 pytestmark = pytest.mark.xdist_group("explorer")
@@ -89,8 +90,8 @@ def test_work_under_way_is_said_to_be_under_way(
     opened: Callable[..., Page], served: Served, held: Held, size: tuple[int, int]
 ) -> None:
     held.hold("prompt", "run")
-    held.hold("circuits", "trace")
-    held.hold("circuits", "story")
+    held.hold("stores", "trace")
+    held.hold("stores", "story")
     page = opened(size)
     page.goto(f"{served.door.address}&{urlencode({'prompt': PROMPT, 'tab': 'circuit', 'traced': 'answer'})}")
     for function, place, sentence in (
@@ -110,8 +111,8 @@ def test_work_under_way_is_said_to_be_under_way(
 def test_another_prompt_in_the_middle_of_work_finds_nothing_of_the_last(
     opened: Callable[..., Page], served: Served, held: Held, size: tuple[int, int]
 ) -> None:
-    held.hold("circuits", "story")
-    held.hold("circuits", "verify")
+    held.hold("stores", "story")
+    held.hold("stores", "verify")
     page = opened(size)
     page.goto(f"{served.door.address}&{urlencode({'prompt': PROMPT, 'tab': 'circuit', 'traced': 'answer'})}")
     edge = page.locator(".circuit-host .edges tbody tr:has(.side.src)").first
@@ -194,7 +195,7 @@ def test_a_verification_of_another_mode_is_not_shown_under_the_new_one(
     page = opened(SIZES[0])
     page.goto(f"{served.door.address}&{urlencode(place)}")
     expect(page.locator(".view.verification [data-met]")).to_be_visible()
-    held.hold("circuits", "verify")
+    held.hold("stores", "verify")
     page.click(".view.verification [data-choice=global]")
     expect(page.locator("[data-waiting=verification]").first).to_be_attached()
     expect(page.locator(".view.verification [data-met]")).to_have_count(0)

@@ -16,10 +16,9 @@ import keyhole
 from chromium import Watched, chromium
 from explorers import EVIL, evil_model, explorer
 from keyhole import Model
-from keyhole.comparison.compare import compare
-from keyhole.many import bulk
-from keyhole.naming.named import Naming
-from keyhole.store import Store
+from keyhole.naming.record import Naming
+from keyhole.store import Store, bulk
+from keyhole.studies.comparison.compare import compare
 from keyhole.tasks.example import Example
 
 pytestmark = pytest.mark.xdist_group("explorer")

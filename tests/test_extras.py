@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import keyhole
-from keyhole.dataframes import as_dataframe
+from keyhole.brief import as_dataframe
 from keyhole.errors import KeyholeError
 
 _BLOCK = """

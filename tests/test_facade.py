@@ -1,4 +1,4 @@
-"""`model.contrast`: a short way to what the functions of `keyhole.contrast` say, number by number."""
+"""`model.contrast`: a short way to what the functions of `keyhole.features.contrast` say, number by number."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ import pytest
 import keyhole
 from contrasts import box_contrast
 from keyhole import Contrast, Model
-from keyhole.contrast import (
+from keyhole.errors import KeyholeError
+from keyhole.features.contrast import (
     Found,
     StudySettings,
     answer_effects,
@@ -28,8 +29,7 @@ from keyhole.contrast import (
     swap_effects,
     token,
 )
-from keyhole.contrast.data.resolve import resolve
-from keyhole.errors import KeyholeError
+from keyhole.features.contrast.places import resolve
 from keyhole.tasks import boxes, lists
 
 SETTINGS = StudySettings(permutations=40, draws=3)
@@ -135,7 +135,7 @@ def test_texts_and_places_give_the_same_tokens_as_roles(organism: Model) -> None
     texts = [example.text for example in examples]
     right = {example.text: example.span("BOX") for example in examples}
 
-    def others(text: str) -> list[keyhole.contrast.Place]:
+    def others(text: str) -> list[keyhole.features.contrast.Place]:
         letters = [regex(r"in box (\w)", nth=i) for i in range(3)]
         at = [text.index("in box ", start) for start in (0, text.index(","), text.rindex(","))]
         return [place for place, start in zip(letters, at, strict=True) if start + len("in box ") != right[text][0]]

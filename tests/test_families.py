@@ -19,7 +19,9 @@ import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn, keep_saved
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.family import (
+from keyhole.files import json_text
+from keyhole.store import Store
+from keyhole.studies.families import (
     Families,
     adjusted_rand,
     agreements,
@@ -28,26 +30,30 @@ from keyhole.family import (
     jaccard,
     medoid,
     mutual_information,
-    rest,
 )
-from keyhole.family import cuts as cuts_module
-from keyhole.family.agreement import Beside, _beside, share_between
-from keyhole.family.averages import average, averages
-from keyhole.family.clusters import Clustering, explained, margin_of
-from keyhole.family.cuts import cuts_of, silhouettes, summed, tree_of
-from keyhole.family.modes import dip, first_coordinate, modes_of
-from keyhole.family.nulls import Trades, one_cloud, shuffled_distances
-from keyhole.family.report import believed_text, plain_verdict, split_text, verdict
-from keyhole.family.representatives import representatives
-from keyhole.family.stability import matches, stabilities
-from keyhole.files import json_text
-from keyhole.store import Store
+from keyhole.studies.families import cuts as cuts_module
+from keyhole.studies.families import record as rest
+from keyhole.studies.families.agreement import Beside, _beside, representatives, share_between
+from keyhole.studies.families.clusters import Clustering, dip, explained, first_coordinate, margin_of, modes_of
+from keyhole.studies.families.cuts import (
+    Trades,
+    cuts_of,
+    matches,
+    one_cloud,
+    shuffled_distances,
+    silhouettes,
+    stabilities,
+    summed,
+    tree_of,
+)
+from keyhole.studies.families.record import average, averages
+from keyhole.studies.families.report import believed_text, plain_verdict, split_text, verdict
 from keyhole.tasks import ioi
 from planted import planted, planted_store
 
 pytestmark = pytest.mark.xdist_group("families")  # they share a store that is made once
 SEEDS = (11, 12, 13)
-clusters_module: Any = import_module("keyhole.family.clusters")  # the package has a function of this name
+clusters_module: Any = import_module("keyhole.studies.families.clusters")  # the package has a function of this name
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +102,7 @@ def test_distances_are_those_of_a_slow_look(weighted: bool) -> None:
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, _ = planted(2, 40, seed=1)
     whole = jaccard(matrix)
-    monkeypatch.setattr("keyhole.family.distances._ROWS", 7)
+    monkeypatch.setattr("keyhole.studies.families.distances._ROWS", 7)
     assert (jaccard(matrix) == whole).all()
 
 
@@ -350,7 +356,7 @@ def test_trades_keep_sizes_and_frequencies(weighted: bool) -> None:
 
 
 def test_weights_stay_with_their_terms() -> None:
-    from keyhole.family.nulls import _dealt
+    from keyhole.studies.families.cuts import _dealt
 
     rng = np.random.default_rng(1)
     matrix = csr_array(np.where(rng.random((12, 6)) < 0.5, rng.random((12, 6)), 0))

@@ -12,11 +12,10 @@ from transformers import AttentionMaskInterface
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.models.numbers import tolerance
-from keyhole.models.numbers.stamps import stamp
-from keyhole.models.recording import attention
-from keyhole.models.recording.visit import visit
-from keyhole.models.tokens.prompts import encode
+from keyhole.models import attention, numbers
+from keyhole.models.numbers import stamp
+from keyhole.models.stacks import visit
+from keyhole.models.tokens import encode
 from keyhole.qk.omega import omega
 from keyhole.tracing.exactness import check_run
 from tiny import tiny
@@ -25,7 +24,7 @@ from tiny import tiny
 def test_a_missing_mask_registration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "register", lambda: None)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, attention.NAME, raising=False)
-    keyhole.models.recording.attention.AttentionInterface.register(attention.NAME, attention._attend_and_record)
+    keyhole.models.attention.AttentionInterface.register(attention.NAME, attention._attend_and_record)
     with pytest.raises(KeyholeError, match="without Keyhole's mask"):
         tiny_model("llama").run([1, 2, 3])
 
@@ -225,7 +224,7 @@ def test_what_misses_in_half_precision_is_called_rounding(dtype: torch.dtype, mo
     """A tolerance below its rounding stands for a model with large activations, such as SmolLM2."""
     name = str(dtype).removeprefix("torch.")
     run = tiny_model("llama", dtype=dtype).run([1, 2, 3, 4])
-    monkeypatch.setitem(tolerance._TOLERANCE, dtype, 1e-6)
+    monkeypatch.setitem(numbers._TOLERANCE, dtype, 1e-6)
     with pytest.raises(KeyholeError, match=f"of this run cannot.*Rounding in {name}.*load the model in float32"):
         run.trace()
     with pytest.raises(KeyholeError) as refused:

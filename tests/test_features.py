@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from commands import keyhole as typed
 from conftest import tiny_model
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.bridges import dictionary_of, edge_vector, nearest_features, read_dictionary
-from keyhole.bridges.vectors import signal_numbers
-from keyhole.circuits.writer import Signal
+from keyhole.circuits.records import Signal
+from keyhole.features.sae import dictionary_of, edge_vector, nearest_features, read_dictionary, signal_numbers
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 

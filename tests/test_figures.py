@@ -20,14 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from drawn import MAGIC, check_drawn
-from keyhole.contrast.edits.moves import Effect
 from keyhole.errors import KeyholeError
+from keyhole.features.contrast.clouds import joint_pca, pca_figure, umap_figure
+from keyhole.features.contrast.figures import attribution_figure, interaction_figure, intervention_figure, stack
+from keyhole.features.contrast.moves import Effect
+from keyhole.features.contrast.ranks import RankCurve, plateau, rank_figure, rank_grid_figure, spectrum_figure
 from keyhole.figures import save
-from keyhole.figures.contrast.attribution import attribution_figure, stack
-from keyhole.figures.contrast.embedding import joint_pca, pca_figure, umap_figure
-from keyhole.figures.contrast.interaction import interaction_figure
-from keyhole.figures.contrast.interventions import intervention_figure
-from keyhole.figures.contrast.ranks import RankCurve, plateau, rank_figure, rank_grid_figure, spectrum_figure
 from keyhole.figures.network import Carried, TokenEdge, network_figure
 from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, legend, plain
 

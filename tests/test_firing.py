@@ -8,9 +8,9 @@ from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.tracing.firings.attribution import ig_vectors
-from keyhole.tracing.firings.why import explain
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.candidates import ig_vectors
+from keyhole.tracing.why import explain
+from keyhole.tracing.writers import written_by
 from tiny import tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -25,28 +25,27 @@ import keyhole
 from fuzzing import STRANGE, damaged, mutated
 from ggufs import write_gguf
 from keyhole import KeyholeError
-from keyhole.bridges.dictionary import read_dictionary
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib
+from keyhole.circuits.exports import read_mib, to_dataframe, to_graphml, to_mib
 from keyhole.circuits.files import from_json, save, to_json
-from keyhole.circuits.mib import read_mib
 from keyhole.circuits.neuronpedia import to_neuronpedia
 from keyhole.cli.app import main
-from keyhole.comparison.compare import compare
-from keyhole.comparison.published import published_in
-from keyhole.contrast import read_contrast
-from keyhole.intervene.verification import verify
-from keyhole.models.loading.gguf_header import require_whole
-from keyhole.naming.attached.files import from_json as naming_from_json
-from keyhole.naming.attached.files import to_json as naming_to_json
-from keyhole.naming.judging import scores
-from keyhole.naming.name import Name
-from keyhole.naming.named import Named, Naming
-from keyhole.naming.shown import Shown
-from keyhole.naming.subjects.signals import signal_subjects
+from keyhole.faithfulness.story import tell
+from keyhole.faithfulness.verification import verify
+from keyhole.features.contrast import read_contrast
+from keyhole.features.sae import read_dictionary
+from keyhole.models.gguf import require_whole
+from keyhole.naming.attached import from_json as naming_from_json
+from keyhole.naming.attached import to_json as naming_to_json
+from keyhole.naming.explain.candidates import Name
+from keyhole.naming.judge import judge
+from keyhole.naming.record import Named, Naming
+from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.subjects.subject import Shown
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text
-from keyhole.story.story import tell
+from keyhole.studies.comparison.compare import compare
+from keyhole.studies.comparison.unified import published_in
 from keyhole.tasks.files import read_prompts
 from stores import stored
 
@@ -134,7 +133,7 @@ def test_circuits_are_used_or_refused(
 
 
 def names() -> Naming:
-    test = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    test = judge.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
     shown = Shown(0, ("the", " cat", " sat"), 2, 1, 0.5, 0.4, "top")
     signal = Named("3.1 dest", "signal", (3, 1), {"side": "dest"}, Name("dest is a name", "hand"), (test,), (shown,))
     return Naming("organism", "hand", 0, (signal,), (), "0123")

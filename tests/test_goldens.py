@@ -9,8 +9,8 @@ import pytest
 
 import keyhole
 from alike import assert_alike
-from keyhole.tracing.firings.why import explain
 from keyhole.tracing.trace import trace, trace_many
+from keyhole.tracing.why import explain
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = {

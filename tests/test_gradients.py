@@ -6,11 +6,11 @@ from torch import Tensor
 
 from conftest import tiny_model
 from keyhole import KeyholeError, Model, Run
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 from keyhole.intervene import Metric, all_but, answers_without, estimate, mean_writes, places
-from keyhole.models.architecture.weights import optional
-from keyhole.tracing.answers.targets import token_ids
-from keyhole.tracing.writes.written import written_by
+from keyhole.models.weights import optional
+from keyhole.tracing.answers import token_ids
+from keyhole.tracing.writers import written_by
 
 VARIANTS = ["gpt2", "llama", "gemma2", "gptj", "granite", "lfm2", "falcon"]
 ROUNDED = ["llama", "gemma2", "gptj", "granite", "lfm2"]  # norms or scores in float32, whatever the weights are

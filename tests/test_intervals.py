@@ -7,8 +7,8 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from keyhole.lab.heads.summary import spread
-from keyhole.lab.training.roles import _low
+from keyhole.lab.head_summary import spread
+from keyhole.lab.roles import _low
 from keyhole.stats import interval, wilson, with_interval
 from keyhole_papers.svt.effects import Effect, rank_correlation
 

@@ -8,15 +8,14 @@ import torch
 import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
-from keyhole.circuits.writer import Signal, Writer
+from keyhole.circuits.records import Signal, Writer
+from keyhole.faithfulness.verification import verify
 from keyhole.intervene.cuts import parallel, serial, side_cut
-from keyhole.intervene.deltas import Cut, head_delta, residual_delta
-from keyhole.intervene.remove import Metric, intervene, random_cut
+from keyhole.intervene.removal import Cut, Metric, head_delta, intervene, random_cut, residual_delta
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
-from keyhole.intervene.verification import verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.writers import written_by
 from test_exact import SUPPORTED
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -38,12 +37,12 @@ def test_every_side_and_edge_of_a_circuit_falls_as_predicted(variant: str, keys:
         assert row.before - row.predicted == pytest.approx(edges[row.edge].alone, abs=1e-4)
 
 
-def firing_of(run: keyhole.Run, layer: int = 2) -> keyhole.tracing.firings.firing.Firing:
+def firing_of(run: keyhole.Run, layer: int = 2) -> keyhole.tracing.firing.Firing:
     site = next(s for s in find_firings(run) if s.layer == layer and s.src > 0)
     return run.explain((site.layer, site.head), site.dest, site.src)
 
 
-def cut_of(firing: keyhole.tracing.firings.firing.Firing, side: str) -> Cut:
+def cut_of(firing: keyhole.tracing.firing.Firing, side: str) -> Cut:
     signal = next(s for s in firing.side(side).signals if s.writer.kind != "offset")
     return Cut(firing.layer, firing.head, firing.dest, firing.src, (signal,))
 

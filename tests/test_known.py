@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from keyhole import KeyholeError, Run
-from keyhole.circuits.writer import Writer
-from keyhole.comparison.score import Score
+from keyhole.circuits.records import Writer
 from keyhole.intervene import Metric, answers_without
 from keyhole.lab.known import Known, build, compare
 from keyhole.lab.known.machine import BALLAST, HEADS, Stream
-from keyhole.models.tokens.prompts import token_id
+from keyhole.models.tokens import token_id
+from keyhole.studies.comparison.score import Score
 from keyhole.tracing.exactness import check
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.writers import written_by
 
 PROMPTS = [
     *[
@@ -89,7 +89,7 @@ def test_a_comparison_counts_what_is_missing_and_what_is_too_much(known: Known, 
     circuit = run.trace(known.answer, against=known.against, through="mlps")
     truth = known.truth
     gone = Writer("head", 1, 0, 7, 6)
-    fewer = replace(truth, nodes=truth.nodes - {gone}, edges={e for e in truth.edges if gone not in e})
+    fewer = replace(truth, nodes=truth.nodes - {gone}, edges=frozenset(e for e in truth.edges if gone not in e))
     found = compare(circuit, fewer)
     assert (found.nodes, found.edges) == (Score(9, 8, 8), Score(13, 9, 9))
     assert found.nodes.precision == 8 / 9 and found.nodes.recall == 1

@@ -13,11 +13,11 @@ from conftest import SMOLLM2
 from drawn import check_drawn, keep_saved
 from keyhole import Model
 from keyhole.errors import MissingModelError
-from keyhole.lab.training.roles import RULE, Role, role_attention
+from keyhole.lab.roles import RULE, Role, role_attention
 from keyhole.tasks import published_ioi
 from keyhole.tasks.example import Example
 from keyhole.tasks.prompt_sets import prompts_for
-from keyhole_papers.job import Job
+from keyhole_papers.experiment import Job
 from keyhole_papers.results import Result, Verdict
 from keyhole_papers.runner import experiments
 from keyhole_papers.svf import emergence

@@ -3,7 +3,7 @@
 The order is that of the design, with what the code showed to be better:
 - `version` is a foundation, because circuit files and results carry it: nothing imports the public API itself.
 - `Writer` belongs to the records in `circuits`, and the check of a run to `tracing`, which alone knows the split.
-- `show` and `tables` (the terminal) stand just below `cli`: the library never prints.
+- `show` (the terminal) stands just below `cli`: the library never prints.
 """
 
 import ast
@@ -13,8 +13,8 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
-    ("_openmp", "errors", "version"),
-    ("brief", "cache", "dataframes", "files", "processes", "progress", "stats", "strict"),
+    ("_moved", "_openmp", "errors", "version"),
+    ("brief", "cache", "files", "progress", "stats", "strict"),
     *[
         ("models",),
         ("qk",),
@@ -23,21 +23,16 @@ LAYERS = [
         ("intervene",),
         ("tasks",),
         ("faithfulness",),
-        ("story",),
         ("store",),
-        ("many",),
-        ("contrast", "discover"),
-        ("family",),
-        ("comparison", "faithful", "shared"),
-        ("sink", "stable"),
+        ("figures",),
+        ("features",),
+        ("studies",),
+        ("naming",),
     ],
     *[
-        ("naming",),
-        ("bridges",),
-        ("figures",),
         ("lab",),
         ("web",),
-        ("show", "tables"),
+        ("show",),
         ("cli",),
         ("__main__", "__init__"),
     ],
@@ -55,18 +50,10 @@ CONVENIENCES = {
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
     ("qk/channels.py", "Channels._repr_html_"),
-    *[("tracing/firings/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
-    ("intervene/rows.py", "Verification._repr_html_"),
-    ("contrast/found.py", "Found.draw"),
-    *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html", "_repr_html_")],
-    *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
+    ("studies/families/record.py", "Families._repr_html_"),
+    *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
+    ("faithfulness/removals.py", "Verification._repr_html_"),
     *[("faithfulness/backup_record.py", f"Backups.{name}") for name in ("plot", "save", "to_html")],
-    *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
-    *[("faithful/splits_record.py", f"Splits.{name}") for name in ("save", "to_html")],
-    *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
-    *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
-    *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
-    *[("naming/named.py", f"Naming.{name}") for name in ("save", "to_html")],
 }
 
 

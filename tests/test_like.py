@@ -7,7 +7,7 @@ import pytest
 
 import keyhole
 from keyhole import KeyholeError, Model
-from keyhole.models.tokens.prompts import text_ids
+from keyhole.models.tokens import text_ids
 from keyhole.tasks import (
     CATALOGUE,
     Example,

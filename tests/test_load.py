@@ -15,7 +15,7 @@ import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError
 from keyhole.errors import MissingModelError
-from keyhole.models.tokens.prompts import _given_ids, token_id
+from keyhole.models.tokens import _given_ids, token_id
 from keyhole.tasks import ioi
 from tiny import tiny
 

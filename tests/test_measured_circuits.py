@@ -13,11 +13,10 @@ import keyhole
 from commands import keyhole as typed
 from conftest import tiny_model
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.exports import signal_rows, to_graphml, to_mib
+from keyhole.circuits.exports import mib_from, signal_rows, to_graphml, to_mib
 from keyhole.circuits.files import from_json, load_circuit
-from keyhole.circuits.mib import mib_from
 from keyhole.circuits.neuronpedia import to_neuronpedia
-from keyhole.circuits.parameters import Sufficient
+from keyhole.circuits.records import Sufficient
 from keyhole.circuits.shown import shown, strongest
 from keyhole.circuits.text import circuit_text, faithfulness_label, node_label
 from keyhole.errors import KeyholeError

@@ -10,14 +10,12 @@ import keyhole
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.measured import Measured
-from keyhole.circuits.parameters import Sufficient
-from keyhole.family.families import families
-from keyhole.many import Local, Tracing, bulk
-from keyhole.many.blocks import Block, trace_block
-from keyhole.many.likes import MOST, alike_in, like_of
-from keyhole.store import Outcome, Store
+from keyhole.circuits.records import Measured, Sufficient
+from keyhole.store import Local, Outcome, Store, Tracing, bulk
+from keyhole.store.batches import Block, trace_block
 from keyhole.store.schema import columns
+from keyhole.store.settings import MOST, alike_in, like_of
+from keyhole.studies.families.families import families
 from keyhole.tasks import Example, ioi, like, pronouns
 from keyhole.tasks.files import write_examples
 from stores import SETTINGS, manifest_for, stored

@@ -12,17 +12,16 @@ import keyhole
 from commands import keyhole as typed
 from conftest import edge_name, tiny_model
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.circuits.exports import to_mib
-from keyhole.circuits.mib import MibEdge, Scored, is_mib, mib_from, read_mib
-from keyhole.circuits.writer import Component
-from keyhole.comparison.compare import compare
-from keyhole.comparison.unified import unify
-from keyhole.faithful.cohort import CohortQuestion, groups_of
-from keyhole.faithful.curves import compare_methods
-from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes, write_mib_scores
-from keyhole.faithful.settings import CurveSettings
+from keyhole.circuits.exports import MibEdge, Scored, is_mib, mib_from, read_mib, to_mib
+from keyhole.circuits.records import Component
 from keyhole.faithfulness.masked import masked
 from keyhole.intervene import Metric
+from keyhole.studies.comparison.compare import compare
+from keyhole.studies.comparison.unified import unify
+from keyhole.studies.curves.cohort import CohortQuestion, groups_of
+from keyhole.studies.curves.curves import compare_methods
+from keyhole.studies.curves.scores import circuit_scores, file_scores, slopes, write_mib_scores
+from keyhole.studies.curves.settings import CurveSettings
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 

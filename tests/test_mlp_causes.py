@@ -6,7 +6,7 @@ import torch
 from conftest import prompts_of, tiny_model
 from keyhole import Model
 from keyhole.intervene.mlp_causes import remove_causes
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.removal import Metric
 from test_exact import SUPPORTED
 
 IOI = "When Mary and John went to the store, John gave a drink to"

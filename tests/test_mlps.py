@@ -10,16 +10,16 @@ from torch import nn
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 from keyhole.errors import NothingToTraceError
-from keyhole.models.architecture.mlps import MlpWeights, Neurons, Shape
+from keyhole.models.mlps import MlpWeights, Neurons, Shape
 from keyhole.tracing.exactness import check
-from keyhole.tracing.mlps import explain_mlp, toward
-from keyhole.tracing.mlps.attribution import parts_at
-from keyhole.tracing.mlps.directions import read_along
-from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
-from keyhole.tracing.writes.upstream import Writes
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.mlp_attribution import parts_at
+from keyhole.tracing.mlp_causes import explain_mlp
+from keyhole.tracing.mlp_directions import read_along, toward
+from keyhole.tracing.mlp_places import Places, mlp_places, weights_of
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import written_by
 from test_exact import SUPPORTED
 from tiny import VERSION, tiny
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_explained_is_refused(organism: Model, monkeypatch: pytes
         run.explain_mlp(3, -1, d, cover=0.0)
     with pytest.raises(KeyholeError, match="no layer 9"):
         run.explain_mlp(9, -1, d)
-    monkeypatch.setattr("keyhole.models.architecture.mlps.mlp_facts", lambda config: None)
+    monkeypatch.setattr("keyhole.models.mlps.mlp_facts", lambda config: None)
     model = tiny_model("gpt2")
     with pytest.raises(KeyholeError, match="has no facts of the MLPs"):
         model.run([1, 2, 3]).explain_mlp(1, -1, torch.ones(model.dims.d_model))
@@ -260,7 +260,7 @@ def test_an_mlp_that_cannot_be_read_stays_whole(monkeypatch: pytest.MonkeyPatch)
     def quantised(parameter: torch.Tensor) -> torch.Tensor:
         raise KeyholeError("these experts keep no floating-point weights")
 
-    monkeypatch.setattr("keyhole.models.architecture.mlps._stack", quantised)
+    monkeypatch.setattr("keyhole.models.mlps._stack", quantised)
     model = tiny_model("gpt_oss")
     run = model.run(prompts_of(model, 8)[0])
     circuit = run.trace(int(run.logits[-1].argmax()), seeds="linear", through="mlps")

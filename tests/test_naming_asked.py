@@ -9,7 +9,7 @@ import pytest
 
 from commands import keyhole as command
 from keyhole import KeyholeError
-from keyhole.naming.attached.files import load_naming
+from keyhole.naming.attached import load_naming
 from keyhole.naming.llm import Endpoint
 from keyhole.naming.llm.endpoint import KEYS
 from keyhole.naming.llm.post import Answered, post

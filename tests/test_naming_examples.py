@@ -15,18 +15,15 @@ import keyhole
 from commands import keyhole as typed
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.circuits.writer import Signal
-from keyhole.discover.attended_keys import View
-from keyhole.discover.one_head import head_features
-from keyhole.models.tokens.prompts import text_ids
-from keyhole.naming.gathering import gather as gathering
-from keyhole.naming.gathering.draws import NEVER, mixed, nth, salt, tickets, which
-from keyhole.naming.gathering.gather import gather
-from keyhole.naming.gathering.kept import ROW, Kept
-from keyhole.naming.gathering.state import Amounts
-from keyhole.naming.reading.corpus import chunks
-from keyhole.naming.shown import Examples, Shown
-from keyhole.naming.subject import Subject
+from keyhole.circuits.records import Signal
+from keyhole.features.discovery.keys import View
+from keyhole.features.discovery.one_head import head_features
+from keyhole.models.tokens import text_ids
+from keyhole.naming.corpus import gather as gathering
+from keyhole.naming.corpus.corpus import chunks
+from keyhole.naming.corpus.gather import gather, where
+from keyhole.naming.corpus.kept import NEVER, ROW, Kept, mixed, nth, salt, tickets, which
+from keyhole.naming.corpus.state import Amounts
 from keyhole.naming.subjects import (
     channel_subjects,
     contrast_subjects,
@@ -36,13 +33,12 @@ from keyhole.naming.subjects import (
     signal_subjects,
     store_subjects,
 )
-from keyhole.naming.subjects.pairs import paired
-from keyhole.naming.what import read_what
-from keyhole.naming.where import where
+from keyhole.naming.subjects.stored import read_what
+from keyhole.naming.subjects.subject import Examples, Shown, Subject, paired
 from keyhole.qk.firings import dynamic_tau
 from keyhole.qk.omega import omega
 from keyhole.tasks import documents
-from keyhole.tracing.firings.signals import signal_vector
+from keyhole.tracing.why import signal_vector
 from stores import stored
 from tiny import Sizes
 
@@ -326,7 +322,7 @@ def test_text_comes_in_chunks_that_begin_as_the_model_expects(organism: Model, t
 def test_a_line_of_any_length_is_read_without_a_word_lost(
     organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyhole.naming.reading.texts._BLOCK", 37)
+    monkeypatch.setattr("keyhole.naming.corpus.corpus._BLOCK", 37)
     text = " ".join(documents(5, seed=1))
     (tmp_path / "whole.txt").write_text(text)
     (tmp_path / "whole.jsonl").write_text(json.dumps({"text": text}))

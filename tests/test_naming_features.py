@@ -14,13 +14,13 @@ import keyhole
 from commands import keyhole as command
 from conftest import tiny_model
 from keyhole import KeyholeError
-from keyhole.contrast.features.finding import Feature
-from keyhole.contrast.found import FoundHead
-from keyhole.naming.attached.files import load_naming
-from keyhole.naming.subject import Subject
+from keyhole.features.contrast.finding import Feature
+from keyhole.features.contrast.found import FoundHead
+from keyhole.naming.attached import load_naming
 from keyhole.naming.subjects import contrast_subjects
 from keyhole.naming.subjects.files import load_subjects, save_subjects
-from keyhole.naming.what import feature_subjects, made_by, read, read_what, subjects_of
+from keyhole.naming.subjects.stored import feature_subjects, made_by, read, read_what, subjects_of
+from keyhole.naming.subjects.subject import Subject
 from test_naming_planted import line, side_of
 from test_naming_planted import read as read_texts
 

@@ -16,17 +16,12 @@ from hypothesis import strategies as st
 from scipy.stats import binom, fisher_exact, mannwhitneyu
 
 from keyhole import KeyholeError, Model
-from keyhole.naming.attached.files import from_json, load_naming, save_naming, to_json
+from keyhole.naming.attached import from_json, load_naming, save_naming, to_json
 from keyhole.naming.explain import lens, statistics, tokens_alone
-from keyhole.naming.explain.candidates import pairs_of
-from keyhole.naming.judging import scores
-from keyhole.naming.judging.controls import beyond, shuffled
-from keyhole.naming.judging.judge import RULES, Answer, by_embedding, nearest, odd_one_out, rule_judge
-from keyhole.naming.judging.pose import Asking, Halves, mixed, pose
-from keyhole.naming.judging.questions import Marked, Posed, Question
-from keyhole.naming.judging.split import split
-from keyhole.naming.language.clauses import (
+from keyhole.naming.explain.candidates import Name, pairs_of
+from keyhole.naming.explain.language import (
     AFTER,
+    KINDS,
     ORDERED,
     RELATIONS,
     SAME,
@@ -39,15 +34,15 @@ from keyhole.naming.language.clauses import (
     Relation,
     Word,
     holds,
+    kinds,
     true_of,
 )
-from keyhole.naming.language.kinds import KINDS, kinds
-from keyhole.naming.language.sentence import parse, render, rule
-from keyhole.naming.name import Name
-from keyhole.naming.named import Naming, by_model
-from keyhole.naming.shown import HARD, Examples, Shown
-from keyhole.naming.signals import name_signals
-from keyhole.naming.subject import Subject
+from keyhole.naming.explain.over_represented import parse, render, rule
+from keyhole.naming.judge import judge as scores
+from keyhole.naming.judge.judge import RULES, Answer, beyond, by_embedding, nearest, odd_one_out, rule_judge, shuffled
+from keyhole.naming.judge.questions import Asking, Halves, Marked, Posed, Question, mixed, pose, split
+from keyhole.naming.record import Naming, by_model, name_signals
+from keyhole.naming.subjects.subject import HARD, Examples, Shown, Subject
 from keyhole.stats import at_least, benjamini_hochberg, fisher
 from planted_signals import corpus, noise, pairs, planted
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from keyhole import KeyholeError
-from keyhole.naming.judging.judge import RULES, Answer
-from keyhole.naming.judging.questions import Marked, Question
+from keyhole.naming.judge.judge import RULES, Answer
+from keyhole.naming.judge.questions import Marked, Question
 from keyhole.naming.llm import (
     Endpoint,
     Patience,
@@ -30,18 +30,11 @@ from keyhole.naming.llm import (
     open_transcript,
     with_model,
 )
-from keyhole.naming.llm.endpoint import KEYS
-from keyhole.naming.llm.explainer import explain_request, read_name
-from keyhole.naming.llm.judge import judge_request, read_answer
-from keyhole.naming.llm.marks import shown_text
-from keyhole.naming.llm.reply import Reply, chance, read_reply
-from keyhole.naming.llm.request import Request, about_tokens
-from keyhole.naming.llm.send import send
-from keyhole.naming.llm.together import send_all
-from keyhole.naming.named import Naming
-from keyhole.naming.shown import HARD, Examples, Shown
-from keyhole.naming.signals import name_signals
-from keyhole.naming.subject import Subject
+from keyhole.naming.llm.asking import explain_request, judge_request, read_answer, read_name, shown_text
+from keyhole.naming.llm.endpoint import KEYS, Reply, Request, about_tokens, chance, read_reply
+from keyhole.naming.llm.post import send, send_all
+from keyhole.naming.record import Naming, name_signals
+from keyhole.naming.subjects.subject import HARD, Examples, Shown, Subject
 from misbehaving import RULE, Body, Said, Server, completion, document, failure, knows_the_rule, serving
 
 QUICK = Patience(timeout=20, tries=3, wait=0.01, longest=1.0, workers=3)

@@ -13,26 +13,20 @@ import torch
 from torch import Tensor
 
 import keyhole
-from keyhole.models.heads import Head
-from keyhole.models.recording.visit import Seen, visit
-from keyhole.models.tokens.prompts import Encoded
-from keyhole.naming.explain.over_represented import statistics
-from keyhole.naming.gathering.gather import gather
-from keyhole.naming.judging import scores
-from keyhole.naming.judging.controls import RANDOM, RANDOM_PASS, SHUFFLED, beyond
-from keyhole.naming.judging.judge import rule_judge
-from keyhole.naming.judging.pose import Asking
-from keyhole.naming.judging.questions import Marked
-from keyhole.naming.judging.scores import LEVEL, corrected
-from keyhole.naming.language.clauses import holds
-from keyhole.naming.language.sentence import parse
-from keyhole.naming.name import Name
-from keyhole.naming.named import Naming
+from keyhole.brief import Head
+from keyhole.models.stacks import Seen, visit
+from keyhole.models.tokens import Encoded
+from keyhole.naming.corpus.corpus import chunks
+from keyhole.naming.corpus.gather import gather
+from keyhole.naming.explain.candidates import Name
+from keyhole.naming.explain.language import holds
+from keyhole.naming.explain.over_represented import parse, statistics
+from keyhole.naming.judge import judge
+from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, beyond, corrected, rule_judge
+from keyhole.naming.judge.questions import Asking, Marked
 from keyhole.naming.naming import randoms
-from keyhole.naming.reading.corpus import chunks
-from keyhole.naming.shown import Examples, Shown
-from keyhole.naming.signals import name_signals
-from keyhole.naming.subject import Subject
+from keyhole.naming.record import Naming, name_signals
+from keyhole.naming.subjects.subject import Examples, Shown, Subject
 from keyhole.stats import at_least
 
 pytestmark = pytest.mark.xdist_group("planted names")  # all look at the same examples
@@ -156,7 +150,7 @@ def naming() -> Naming:
 
 
 @cache
-def rows() -> tuple[list[scores.Tested | None], list[scores.Tested | None]]:
+def rows() -> tuple[list[judge.Tested | None], list[judge.Tested | None]]:
     """How clear plants and random directions did, each on its own."""
     planted, others = examples()
     every = name_signals([*planted, *others], explainer, {"detection": rule_judge}, asking=ASKING, controls=False)
@@ -164,7 +158,7 @@ def rows() -> tuple[list[scores.Tested | None], list[scores.Tested | None]]:
     return tests[: len(CLEAR)], tests[len(planted) :]
 
 
-def passes(family: Sequence[scores.Tested | None], nulls: Sequence[scores.Tested | None]) -> list[bool]:
+def passes(family: Sequence[judge.Tested | None], nulls: Sequence[judge.Tested | None]) -> list[bool]:
     """By the rule of `Named.outcome`, written out."""
     found = beyond(corrected(family), nulls)
     return [one is not None and max(one.corrected or 0, one.passing or 0) <= LEVEL for one in found]

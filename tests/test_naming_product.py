@@ -12,30 +12,36 @@ import keyhole
 from commands import keyhole as command
 from keyhole import KeyholeError
 from keyhole.circuits.text import circuit_text
-from keyhole.figures.page import Section, Spans, page
-from keyhole.figures.store.names import names_page
-from keyhole.naming.attached.edges import edge_names, head_names, ids_beside, name_of, named_edges, require_same_model
-from keyhole.naming.attached.files import from_json, load_naming, to_json
-from keyhole.naming.attached.marks import marked_text, parts
-from keyhole.naming.attached.same import alike, distinct, same_direction
-from keyhole.naming.beside import cues
-from keyhole.naming.beside.apart import apart
-from keyhole.naming.beside.broken import BREAKS, EXTRA, broken
-from keyhole.naming.beside.cues import break_cue
-from keyhole.naming.beside.representatives import cues_of, side_by_side
-from keyhole.naming.judging import scores
-from keyhole.naming.judging.questions import Marked
-from keyhole.naming.language.clauses import holds
-from keyhole.naming.language.sentence import parse
-from keyhole.naming.name import Name
-from keyhole.naming.named import Named, Naming
+from keyhole.faithfulness.story import story_text
+from keyhole.figures.style import Section, Spans, page
+from keyhole.naming import cues
+from keyhole.naming.attached import (
+    edge_names,
+    from_json,
+    head_names,
+    ids_beside,
+    load_naming,
+    marked_text,
+    name_of,
+    named_edges,
+    parts,
+    require_same_model,
+    subject_again,
+    to_json,
+)
+from keyhole.naming.cues import BREAKS, EXTRA, apart, break_cue, broken
+from keyhole.naming.explain.candidates import Name
+from keyhole.naming.explain.language import holds
+from keyhole.naming.explain.over_represented import parse
+from keyhole.naming.figure import names_page
+from keyhole.naming.judge import judge
+from keyhole.naming.judge.questions import Marked
 from keyhole.naming.naming import name, randoms
-from keyhole.naming.shown import Shown
-from keyhole.naming.subject import Subject
+from keyhole.naming.record import Named, Naming
+from keyhole.naming.representatives import cues_of, side_by_side
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
-from keyhole.naming.subjects.again import subject_again
-from keyhole.naming.what import subjects_of
-from keyhole.story.text import story_text
+from keyhole.naming.subjects.stored import subjects_of
+from keyhole.naming.subjects.subject import Shown, Subject, alike, distinct, same_direction
 from keyhole.tasks import ioi
 from keyhole.tasks.example import piece_after
 from pages import carried
@@ -61,7 +67,9 @@ def naming() -> Naming:
 
 def judged(one: Named, text: str | None = "src is a name", p: float = 0.001, passing: float = 0.001) -> Named:
     """A name that passes, is above chance or fails, by its p-values; a helper."""
-    test = scores.Tested("detection", "top", 20, 0, 18, 0.9, 0.9, 0.9, 0.9, p, p, passing, max(p, passing))
+    test = judge.Tested(
+        "detection", "top", 20, 0, 18, 0.9, 0.9, 0.9, 0.9, float(p), float(p), float(passing), float(max(p, passing))
+    )
     return replace(one, name=Name(text, "statistics"), tests=(test,) if text else ())
 
 

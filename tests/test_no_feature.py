@@ -12,7 +12,7 @@ import torch
 from commands import keyhole
 from contrasts import box_contrast, collected_of
 from keyhole import Contrast, Model
-from keyhole.contrast import (
+from keyhole.features.contrast import (
     Alternative,
     Collected,
     NoFeature,
@@ -26,13 +26,12 @@ from keyhole.contrast import (
     study,
     swap_effects,
 )
-from keyhole.contrast import no_feature as reading
-from keyhole.contrast.alternatives import find_alternatives
-from keyhole.contrast.edits.moves import Effect
-from keyhole.contrast.features.nulls import permuted_signs
-from keyhole.contrast.features.subspace import decompose
-from keyhole.contrast.onepass.sums import contrast_matrix, query_variance, tally
-from keyhole.contrast.report import record
+from keyhole.features.contrast import no_feature as reading
+from keyhole.features.contrast.alternatives import find_alternatives
+from keyhole.features.contrast.moves import Effect
+from keyhole.features.contrast.report import record
+from keyhole.features.contrast.subspace import decompose, permuted_signs
+from keyhole.features.contrast.sums import contrast_matrix, query_variance, tally
 from keyhole.progress import quiet
 from keyhole.tasks import pronouns
 
@@ -168,7 +167,7 @@ def test_heads_with_a_feature_cost_nothing_more(organism: Model, monkeypatch: py
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError("other settings were tried")
 
-    monkeypatch.setattr("keyhole.contrast.alternatives.find_features", refuse)
+    monkeypatch.setattr("keyhole.features.contrast.alternatives.find_features", refuse)
     found = study(organism, {"boxes": box_contrast(120, 4)}, heads=[(1, 6)], settings=SETTINGS)
     assert found.no_feature == () and record(found)["no_feature"] == [] and reading.text(found, "boxes") == ""
     of_rank_zero = study(organism, {"boxes": box_contrast(40, 4)}, settings=replace(SETTINGS, rank=0))
@@ -307,7 +306,7 @@ def test_the_share_of_queries_that_varies() -> None:
 
 
 def test_several_contrasts_have_their_own_verdicts(organism: Model) -> None:
-    from keyhole.contrast import boxes_test, order_contrast
+    from keyhole.features.contrast import boxes_test, order_contrast
 
     fits = {
         "order": order_contrast(organism, 60, n_boxes=4),

@@ -17,11 +17,11 @@ import keyhole
 from conftest import tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits.files import from_json
-from keyhole.family import Families
-from keyhole.intervene.remove import AGREES
+from keyhole.faithfulness.story import numbers
+from keyhole.intervene.removal import AGREES
 from keyhole.models.run import Run
-from keyhole.story.text import numbers
-from keyhole.tracing.firings.firing import Firing
+from keyhole.studies.families import Families
+from keyhole.tracing.firing import Firing
 from keyhole.web.notebook import Widget
 from keyhole.web.page import story_lines
 from planted import planted, planted_store
@@ -189,7 +189,7 @@ def test_the_inline_page_has_the_whole_story(page: Page, circuit: Circuit, width
 
 
 def test_texts_of_answers_are_texts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.web.server.work.prompt.token_texts", lambda tokenizer, ids: tuple(EVIL for _ in ids))
+    monkeypatch.setattr("keyhole.web.server.prompt.token_texts", lambda tokenizer, ids: tuple(EVIL for _ in ids))
     assert "<img" not in html_of(run) and "&lt;img src=x onerror" in html_of(run)
 
 

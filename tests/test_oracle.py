@@ -11,15 +11,14 @@ import torch
 import oracle as slowly
 from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 from keyhole.models import run
-from keyhole.tracing.answers.likelihood import Probability
-from keyhole.tracing.answers.targets import Likeliest
-from keyhole.tracing.firings import search, why
-from keyhole.tracing.firings.firing import Firing, Side
-from keyhole.tracing.firings.why import explain
+from keyhole.tracing import search, why, writers
+from keyhole.tracing.answers import Likeliest
+from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.seeds import Probability
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writes import patterns
+from keyhole.tracing.why import explain
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes
 
@@ -173,7 +172,7 @@ def test_firings_in_float32(variant: str) -> None:
 @pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom"])
 def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where attention is not kept but rebuilt, and firings and heads are taken one by one, nothing changes."""
-    monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
+    monkeypatch.setattr(writers, "_KEPT_FLOATS", 0)
     monkeypatch.setattr(run, "_DEST_BLOCK", 4)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)
     monkeypatch.setattr(why, "PROJECTED_FLOATS", 1)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from keyhole import KeyholeError
-from keyhole.contrast.features.subspace import principal_cosines
-from keyhole.lab.payload.features import (
+from keyhole.features.contrast.subspace import principal_cosines
+from keyhole.lab.payload import Payload, PayloadSettings, accuracy, activations, batches, ceiling, sample, train
+from keyhole.lab.payload_features import (
     LatentFeature,
     Swaps,
     diagonal_share,
@@ -20,17 +21,7 @@ from keyhole.lab.payload.features import (
     latent_feature,
     swaps,
 )
-from keyhole.lab.payload.task import draw_maps, purpose_seed
-from keyhole.lab.payload.toy import (
-    Payload,
-    PayloadSettings,
-    accuracy,
-    activations,
-    batches,
-    ceiling,
-    sample,
-    train,
-)
+from keyhole.lab.payload_task import draw_maps, purpose_seed
 
 pytestmark = pytest.mark.xdist_group("payload")  # its cells are trained once
 fast, paper = PayloadSettings.fast, PayloadSettings.paper

@@ -7,12 +7,11 @@ import pytest
 import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.figures.page import Section, page
-from keyhole.figures.style import blank
-from keyhole.models.tokens.spans import spans_among
+from keyhole.figures.style import Section, blank, page
+from keyhole.models.tokens import spans_among
 from keyhole.store import model_of
 from keyhole.tasks import examples
-from keyhole.tasks.places import START, place_names, place_of
+from keyhole.tasks.example import START, place_names, place_of
 
 TASKS = ("ioi", "greater_than", "pronouns", "induction", "boxes", "lists")
 

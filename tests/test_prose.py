@@ -12,12 +12,12 @@ import pytest
 
 from conftest import ROOT
 from keyhole import KeyholeError, Model
-from keyhole.cli.finding.discover import PASSAGE, _found
-from keyhole.lab.heads.unrelated import unrelated_text
-from keyhole.models.tokens.prompts import encode
+from keyhole.cli.discover import PASSAGE, _found
+from keyhole.lab.head_summary import unrelated_text
+from keyhole.models.tokens import encode
 from keyhole.tasks import ioi
-from keyhole.tasks.text.prose import knows_tasks_alone, passages, read
-from keyhole.tasks.text.words import THINGS
+from keyhole.tasks.prose import knows_tasks_alone, passages, read
+from keyhole.tasks.words import THINGS
 
 PROSE = ROOT / ".cache" / "prose.txt"
 

@@ -14,7 +14,7 @@ import ray
 
 from bulk_runs import PARTS, again, at_part, records, require_same, unfinished
 from keyhole import KeyholeError, Model
-from keyhole.many import Ray, on_ray
+from keyhole.store import Ray, engines
 from serving import until
 
 pytestmark = pytest.mark.xdist_group("bulk")  # they share a store that is made once
@@ -61,7 +61,7 @@ def test_errors_of_workers_are_told_in_our_words(cluster: None) -> None:
             raise ValueError("no keyhole here")
 
     with pytest.raises(KeyholeError, match=r"a worker could not begin: .*every machine of the cluster needs Keyhole"):
-        list(on_ray._hand_out(ray, [Broken.remote()], None, [None]))
+        list(engines._hand_out(ray, [Broken.remote()], None, [None]))
 
 
 def test_a_cluster_that_is_begun_here_is_ended_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,27 +72,27 @@ def test_a_cluster_that_is_begun_here_is_ended_here(monkeypatch: pytest.MonkeyPa
         init=lambda address, **options: calls.append((address, options.get("num_cpus"))),
         shutdown=lambda: calls.append("down"),
     )
-    with on_ray._cluster(fake, Ray(3)._address, 3):
+    with engines._cluster(fake, Ray(3)._address, 3):
         assert calls == [("local", 3)]
     assert calls.pop() == "down"
-    monkeypatch.setattr(on_ray, "_require_reachable", lambda address: None)
+    monkeypatch.setattr(engines, "_require_reachable", lambda address: None)
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:1")
     assert Ray()._address == "somewhere:1" and not Ray().here
-    with on_ray._cluster(fake, Ray(address="elsewhere:2")._address, 3):
+    with engines._cluster(fake, Ray(address="elsewhere:2")._address, 3):
         assert calls[1:] == [("elsewhere:2", None)]
     calls.clear()
     fake.is_initialized = lambda: True
-    with on_ray._cluster(fake, "local", 3):
+    with engines._cluster(fake, "local", 3):
         assert not calls
     assert not calls
 
 
 def test_workers_fit_into_the_cluster() -> None:
     has = SimpleNamespace(cluster_resources=lambda: {"CPU": 16.0, "GPU": 2.0})
-    assert on_ray._room(has, {"num_cpus": 1, "num_gpus": 0}) == 16
-    assert on_ray._room(has, {"num_cpus": 4, "num_gpus": 0}) == 4
-    assert on_ray._room(has, {"num_cpus": 1, "num_gpus": 1}) == 2
-    assert on_ray._room(SimpleNamespace(cluster_resources=dict), {"num_cpus": 1, "num_gpus": 1}) == 1
+    assert engines._room(has, {"num_cpus": 1, "num_gpus": 0}) == 16
+    assert engines._room(has, {"num_cpus": 4, "num_gpus": 0}) == 4
+    assert engines._room(has, {"num_cpus": 1, "num_gpus": 1}) == 2
+    assert engines._room(SimpleNamespace(cluster_resources=dict), {"num_cpus": 1, "num_gpus": 1}) == 1
 
 
 def test_without_ray_one_sentence_names_the_extra(
@@ -110,7 +110,7 @@ def test_a_cluster_out_of_reach_is_refused() -> None:
         def refuse(address: str, **options: Any) -> None:
             raise ConnectionError("no route\nat all")
 
-        with on_ray._cluster(SimpleNamespace(is_initialized=lambda: False, init=refuse), "auto", None):
+        with engines._cluster(SimpleNamespace(is_initialized=lambda: False, init=refuse), "auto", None):
             yield
 
     with pytest.raises(KeyholeError, match="cannot reach a Ray cluster at auto: no route"), opened():
@@ -122,4 +122,4 @@ def test_where_nobody_answers_nothing_is_tried(address: str) -> None:
     """Ray would try again for a quarter of an hour."""
     fake = SimpleNamespace(is_initialized=lambda: False, init=lambda *args, **options: pytest.fail("tried"))
     with pytest.raises(KeyholeError, match=f"cannot reach a Ray cluster at {address}: "):
-        on_ray._cluster(fake, address, None).__enter__()
+        engines._cluster(fake, address, None).__enter__()

@@ -7,11 +7,10 @@ import pytest
 import keyhole
 from contrasts import box_contrast
 from keyhole.brief import brief
-from keyhole.contrast import collect, find_features
-from keyhole.discover.all_heads import survey
-from keyhole.discover.attended_keys import View
-from keyhole.qk.controls import rotation_control
-from keyhole.qk.slices import slice_use
+from keyhole.features.contrast import collect, find_features
+from keyhole.features.discovery.keys import View
+from keyhole.features.discovery.survey import survey
+from keyhole.qk.controls import rotation_control, slice_use
 from keyhole.tasks import documents
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

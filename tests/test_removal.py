@@ -9,15 +9,14 @@ import torch
 import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model, Run
-from keyhole.circuits.writer import Signal, Writer
+from keyhole.circuits.records import Signal, Writer
+from keyhole.faithfulness.removals import Row, Verification
+from keyhole.faithfulness.verification import verify
 from keyhole.intervene.cuts import side_cut
-from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
-from keyhole.intervene.remove import Metric, Outcome, edits_of, intervene
+from keyhole.intervene.removal import Cut, Metric, Outcome, edits_of, head_delta, intervene, predicted, residual_delta
 from keyhole.intervene.rerun import rerun
-from keyhole.intervene.rows import Row, Verification
-from keyhole.intervene.verification import verify
 from keyhole.qk.omega import omega
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.writers import written_by
 from tiny import tiny
 
 CHANNELS = (0, 2, 5)

@@ -23,24 +23,30 @@ from attempts import broken, training
 from conftest import ROOT
 from keyhole import KeyholeError
 from keyhole.errors import MissingModelError
-from keyhole.lab.payload import store as payload_store
-from keyhole.lab.payload.store import trained_heads
-from keyhole.lab.payload.toy import PayloadSettings
+from keyhole.lab import payload as payload_store
+from keyhole.lab.payload import PayloadSettings, trained_heads
 from keyhole.lab.stored import gathered, store, stored
-from keyhole.models.loading.load import load
+from keyhole.models.load import load
 from keyhole_papers import runner
 from keyhole_papers.catalogue import CATALOGUE, PAPERS, published
 from keyhole_papers.cc.studies import Subject, studied
-from keyhole_papers.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
 from keyhole_papers.command import reproduce as command
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Findings
-from keyhole_papers.job import Attempt, Job, loaded
-from keyhole_papers.provenance import TOY
-from keyhole_papers.report import to_html, to_markdown, write_report
+from keyhole_papers.experiment import (
+    AS_PRINTED,
+    Attempt,
+    Choices,
+    Dtype,
+    Experiment,
+    Heeded,
+    Job,
+    loaded,
+    require_heeded,
+    unheeded,
+)
+from keyhole_papers.finding import TOY, Findings
+from keyhole_papers.report import counts, items, summary, to_html, to_markdown, write_report
 from keyhole_papers.results import Result, read_results, write_results
 from keyhole_papers.runner import Task, experiments, reproduce, resolve
-from keyhole_papers.totals import counts, items, summary
 
 FIGURES = {"svf": range(1, 21), "svt": range(1, 29), "cc": range(1, 21)}
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -53,7 +53,7 @@ def test_a_script_calls_what_there_is(path: Path) -> None:
 
 def test_what_does_not_fit_is_seen() -> None:
     lines = [
-        "from keyhole.circuits.mib import is_mib as asked",
+        "from keyhole.circuits.exports import is_mib as asked",
         "asked('a')",
         "asked()",
         "asked(1, two=2)",
@@ -61,4 +61,4 @@ def test_what_does_not_fit_is_seen() -> None:
     ]
     assert [one.split(":")[0] for one in wrong_calls(ast.parse("\n".join(lines)))] == ["line 3", "line 4"]
     with pytest.raises(AttributeError):
-        imported(ast.parse("from keyhole.circuits.mib import gone"))
+        imported(ast.parse("from keyhole.circuits.exports import gone"))

@@ -24,27 +24,25 @@ import pytest
 import keyhole
 from conftest import tiny_model
 from keyhole.cli.app import app as command_line
-from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
-from keyhole.models.loading import load
-from keyhole.naming.attached.edges import edge_names
-from keyhole.naming.attached.files import save_naming
-from keyhole.naming.attached.same import distinct
-from keyhole.naming.judging import scores
-from keyhole.naming.name import Name
-from keyhole.naming.named import Named, Naming
-from keyhole.naming.subjects.signals import signal_subjects
-from keyhole.qk.firings import find_firings
-from keyhole.qk.head_map import head_map
+from keyhole.models import load
+from keyhole.naming.attached import edge_names, save_naming
+from keyhole.naming.explain.candidates import Name
+from keyhole.naming.judge import judge
+from keyhole.naming.record import Named, Naming
+from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.subjects.subject import distinct
+from keyhole.qk.firings import find_firings, head_map
 from keyhole.store import Outcome
+from keyhole.studies.families.families import families
 from keyhole.tasks import ioi
-from keyhole.tracing.answers.linear import firing_probe
-from keyhole.tracing.firings import why
-from keyhole.web.live import Live
+from keyhole.tracing import why
+from keyhole.tracing.linear import firing_probe
+from keyhole.web.notebook import Live
 from keyhole.web.page import story_lines
-from keyhole.web.server import kinds
+from keyhole.web.server import bodies
 from keyhole.web.server.jobs import Limits, Told
 from keyhole.web.server.kept import Given
 from keyhole.web.server.security import BODY, Door
@@ -319,9 +317,9 @@ class Counted:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     work = Counted()
     monkeypatch.setattr(
-        "keyhole.web.server.work.prompt.count", lambda _, body, told: work(told, body.integer("n")), raising=False
+        "keyhole.web.server.prompt.count", lambda _, body, told: work(told, body.integer("n")), raising=False
     )
-    monkeypatch.setitem(kinds.KINDS, "count", kinds.Kind("prompt", "count", quick=False))
+    monkeypatch.setitem(bodies.KINDS, "count", bodies.Kind("prompt", "count", quick=False))
     return work
 
 
@@ -504,19 +502,19 @@ def test_results_are_forgotten_by_their_size(counted: Counted) -> None:
 def test_a_page_calls_a_removal_predicted_only_where_it_is(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, off: float, agrees: bool
 ) -> None:
-    from keyhole.web.server.work import removal
+    from keyhole.web.server import finding
 
     def missed(*args: Any, **options: Any) -> list[Any]:
         return [replace(one, predicted=one.after + off) for one in real(*args, **options)]
 
-    real = removal.make
-    monkeypatch.setattr(removal, "make", missed)
+    real = finding.make
+    monkeypatch.setattr(finding, "make", missed)
     told = ask(client, "intervene", **FIRING, side="src", draws=0, seed=int(1e6 * off))
     assert told["agrees"] is agrees
 
 
 def test_a_fault_of_ours_is_told_and_the_worker_goes_on(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.web.server.work.prompt.run", lambda *_: 1 / 0)
+    monkeypatch.setattr("keyhole.web.server.prompt.run", lambda *_: 1 / 0)
     answer = client.post("/api/run", json={"prompt": PROMPT})
     assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"]
     monkeypatch.undo()
@@ -752,7 +750,7 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
 def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     circuit = run.trace("Mary")
     subjects = distinct(signal_subjects(circuit))[:3]
-    passes = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    passes = judge.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
     tests = (passes, replace(passes, passing=0.5), replace(passes, corrected=0.5))  # the last one fails
     texts = ("dest is </script>", "dest is a number", "src is a name")
     named = [
@@ -797,8 +795,8 @@ def test_compare(client: httpx.Client, run: keyhole.Run) -> None:
 
 
 def test_where(client: httpx.Client, organism: keyhole.Model, run: keyhole.Run) -> None:
-    from keyhole.naming.what import read_what
-    from keyhole.naming.where import where
+    from keyhole.naming.corpus.gather import where
+    from keyhole.naming.subjects.stored import read_what
 
     told = ask(client, "where", what="3.1:0", tokens=2000, top=3)
     assert told == plain(
@@ -866,8 +864,8 @@ def test_families_and_sinks(organism: keyhole.Model, tmp_path: Path) -> None:
 
 
 def test_contrast(client: httpx.Client, organism: keyhole.Model) -> None:
-    from keyhole.contrast import Selection, StudySettings, report, study
-    from keyhole.contrast.recipes.built_in import built_in
+    from keyhole.features.contrast import Selection, StudySettings, report, study
+    from keyhole.features.contrast.lists import built_in
 
     told = ask(
         client, "contrast", what="boxes", feature="order", prompts=24, tests=8, permutations=19, answers=2, draws=2

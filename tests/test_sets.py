@@ -11,11 +11,10 @@ import pytest
 
 from keyhole import KeyholeError, Model
 from keyhole.circuits.circuit import Circuit, Node
-from keyhole.family import Component, Granularity, Sets, Term, circuit_sets, store_sets
-from keyhole.many import Tracing, bulk
-from keyhole.store import Outcome, Store
+from keyhole.store import Outcome, Store, Tracing, bulk
+from keyhole.studies.families import Component, Granularity, Sets, Term, circuit_sets, store_sets
 from keyhole.tasks import ioi
-from keyhole.tasks.places import place_names
+from keyhole.tasks.example import place_names
 from stores import outcomes_of_every_kind, stored
 
 LEFT_OUT = ("embedding", "bias", "offset", "mlp_offset", "value_offset")

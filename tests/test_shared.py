@@ -13,12 +13,11 @@ import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn
 from keyhole.errors import KeyholeError
-from keyhole.family.distances import in_common
 from keyhole.qk.omega import omega
-from keyhole.shared.record import Shared, SharedSide
-from keyhole.shared.signals import _used, shared
-from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.stats import Interval, benjamini_hochberg
+from keyhole.studies.directions.directions import _used, shared
+from keyhole.studies.directions.record import HeadUse, Place, Shared, SharedSide, Use, channel_use, compare_use
+from keyhole.studies.families.distances import in_common
 from stores import stored
 
 
@@ -160,7 +159,7 @@ def pairs_of(layers: list[int]) -> list[tuple[int, int]]:
 
 
 def side_of(near: list[float], p: list[float]) -> SharedSide:
-    from keyhole.shared.alike import Likeness
+    from keyhole.studies.directions.alike import Likeness
 
     control = (0.0, 0.0, 0.0)
     made = [

@@ -11,15 +11,24 @@ from hypothesis import strategies as st
 from keyhole import Model
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.masked import Masked
-from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.search import LEAST_GAP
-from keyhole.faithfulness.shares import FEWEST, WITHIN, along, channel_shares, integrated, placed, shares
+from keyhole.faithfulness.shares import (
+    FEWEST,
+    WITHIN,
+    MaskedQuestion,
+    along,
+    channel_shares,
+    integrated,
+    placed,
+    question,
+    shares,
+)
 from keyhole.faithfulness.token_masks import EdgeList
 from keyhole.intervene import Metric
 from keyhole.tasks import greater_than, induction, ioi
 from keyhole.tasks.answers import answer_ids
+from keyhole.tasks.catalogue import like
 from keyhole.tasks.example import Example
-from keyhole.tasks.like import like
 from test_curves import METRIC, by_hand
 from test_token_masks import all_edges, at_a_mean, exists
 

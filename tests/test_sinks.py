@@ -14,12 +14,14 @@ import planted_sinks as planted
 from commands import keyhole as typed
 from conftest import tiny_model
 from drawn import check_drawn
-from keyhole.circuits.writer import Component, SideName
+from keyhole.circuits.records import Component, SideName
 from keyhole.errors import KeyholeError
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.removal import Metric
 from keyhole.qk.firings import find_firings
-from keyhole.shared.alike import (
+from keyhole.stats import Interval
+from keyhole.studies.directions.alike import (
     Likeness,
+    Moments,
     _around,
     _range,
     clusters,
@@ -27,23 +29,20 @@ from keyhole.shared.alike import (
     directions,
     likeness,
     members,
+    orthonormal,
     rank_of,
     resampled,
     shuffled,
     spread,
 )
-from keyhole.shared.ambient import Moments, orthonormal
-from keyhole.shared.heard import Heard, hear, joined, of_circuit, of_firings
-from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
-from keyhole.sink.explore import SinkSettings
-from keyhole.sink.firings import StoredQuestion, firing, listen
-from keyhole.sink.massive import along, massive
-from keyhole.sink.record import Others
-from keyhole.sink.removal import energy, explained, passed
-from keyhole.stats import Interval
-from keyhole.tracing.firings.signals import signal_vector
-from keyhole.tracing.firings.why import explain
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.studies.directions.heard import Heard, hear, joined, of_circuit, of_firings
+from keyhole.studies.sinks import Removal, SinkHead, Sinks, SinkSide, study
+from keyhole.studies.sinks.firings import StoredQuestion, firing, listen
+from keyhole.studies.sinks.record import Others, along, massive
+from keyhole.studies.sinks.study import SinkSettings
+from keyhole.studies.sinks.trials import energy, explained, passed
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain, signal_vector
 from keyhole_papers.svt.ioi import of_gpt2
 from keyhole_papers.talk.single import Rest, found_sinks
 
@@ -396,7 +395,7 @@ def test_explained_firings_against_scores_by_hand(variant: str) -> None:
 
 
 def _weight_without(run: keyhole.Run, site: keyhole.qk.firings.Site, side: SideName, basis: torch.Tensor) -> float:
-    from keyhole.tracing.writes.written import read_vectors
+    from keyhole.tracing.writers import read_vectors
 
     record, head = run.layer(site.layer), site.head
     resid = run.layers[site.layer].resid.double()

@@ -6,9 +6,9 @@ import pytest
 
 from contrasts import box_contrast
 from keyhole import KeyholeError, Model
-from keyhole.contrast.data.files import read_contrast, write_contrast
-from keyhole.contrast.data.resolve import resolve
-from keyhole.contrast.data.sites import Contrast, Place, Sample, Site, find, last, regex, span, token
+from keyhole.features.contrast.files import read_contrast, write_contrast
+from keyhole.features.contrast.places import resolve
+from keyhole.features.contrast.sites import Contrast, Place, Sample, Site, find, last, regex, span, token
 
 TEXT = "The jam is in box A, the knife is in box B. Which box is the jam in? Box"
 

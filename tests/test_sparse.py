@@ -13,20 +13,19 @@ from conftest import prompts_of, tiny_model
 from drawn import check_drawn
 from keyhole import KeyholeError, Model
 from keyhole.figures.style import save
-from keyhole.lab.heads.figures import (
+from keyhole.lab.channel_parts import Rule
+from keyhole.lab.head_figures import (
     contributions_figure,
     n_recon_figure,
     slice_counts_figure,
     slice_map_figure,
     slices_figure,
 )
-from keyhole.lab.heads.pairs import Rule
-from keyhole.lab.heads.sparse import SparseStudy, matched_text, sparse_study
-from keyhole.lab.heads.summary import agreement, pooled, spread, summaries, summarise
-from keyhole.qk.controls import ambient_sparsity, refactored, rotation_control, rotations
+from keyhole.lab.head_summary import agreement, pooled, spread, summaries, summarise
+from keyhole.lab.sparse import SparseStudy, matched_text, sparse_study
+from keyhole.qk.channels import n_recon, n_recon_each, sparsity, sparsity_each
+from keyhole.qk.controls import ambient_sparsity, refactored, rotation_control, rotations, slice_sets, slice_use
 from keyhole.qk.omega import omega
-from keyhole.qk.slices import slice_sets, slice_use
-from keyhole.qk.sparsity import n_recon, n_recon_each, sparsity, sparsity_each
 from keyhole.tasks import filler, ioi
 from keyhole_papers.svt.slices import few_and_elsewhere
 

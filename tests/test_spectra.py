@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.models.architecture.weights import split_qkv, submodule
+from keyhole.models.weights import split_qkv, submodule
 from keyhole.qk.omega import Omega, decompose, omega
 from keyhole.tracing.exactness import check_run
 from test_exact import SUPPORTED

@@ -10,11 +10,11 @@ import pytest
 import keyhole
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model
-from keyhole.faithful.cohort import CohortQuestion, StandIn, questions_from
-from keyhole.faithful.curves import compare_methods
-from keyhole.faithful.settings import CurveSettings
-from keyhole.faithful.splits import compare_splits, splits
-from keyhole.faithful.splits_record import ALL, Splits, random_name
+from keyhole.studies.curves.cohort import CohortQuestion, StandIn, questions_from
+from keyhole.studies.curves.curves import compare_methods
+from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.curves.split_record import ALL, Splits, random_name
+from keyhole.studies.curves.splits import compare_splits, splits
 from keyhole.tasks import examples
 
 PATCHED = StandIn("counterfactual")

@@ -13,16 +13,33 @@ from scipy.sparse import csr_array
 import keyhole
 from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.models.tokens.prompts import one_token_words
-from keyhole.stable.again import Refused, retrace
-from keyhole.stable.floors import _kinds, floors
-from keyhole.stable.stability import stability, varied
-from keyhole.stable.stays import Asked, Stability, Stays, in_common, jaccard_of_pairs
-from keyhole.stable.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
+from keyhole.models.tokens import one_token_words
+from keyhole.studies.stability.stability import (
+    Asked,
+    Stability,
+    Stays,
+    _kinds,
+    floors,
+    in_common,
+    jaccard_of_pairs,
+    stability,
+    varied,
+)
+from keyhole.studies.stability.variations import (
+    Refused,
+    Variation,
+    options_of,
+    renamed,
+    retrace,
+    reworded,
+    rounded,
+    scaled_tau,
+    usual,
+)
 from keyhole.tasks import greater_than, ioi, published_ioi
-from keyhole.tasks.text.words import NAMES
-from keyhole.tracing.answers.likelihood import Probability
-from keyhole.tracing.mlps.flow import Through
+from keyhole.tasks.words import NAMES
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.seeds import Probability
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +158,7 @@ def test_a_store_is_traced_again_as_it_was(
     store: keyhole.store.Store, organism: Model, tmp_path: Path, asked: list[Asked]
 ) -> None:
     assert options_of(store)["through"] == Through() and options_of(store)["seeds"] is None
-    settings = keyhole.many.Tracing(through="heads", seeds=Probability(0.6), tau=0.3)
+    settings = keyhole.store.Tracing(through="heads", seeds=Probability(0.6), tau=0.3)
     other = keyhole.bulk(ioi(2), organism, out=tmp_path / "x.store", tracing=settings)
     told = options_of(other)
     assert (told["through"], told["seeds"], told["tau"]) == ("heads", Probability(0.6), 0.3)

@@ -23,7 +23,7 @@ from keyhole import KeyholeError
 from keyhole.circuits.files import to_json
 from keyhole.store import Outcome, Store, make_part, make_store, open_store
 from keyhole.store.schema import arrow_schema, columns, tables
-from keyhole.store.signals import signal_vectors
+from keyhole.store.store import signal_vectors
 from keyhole.tasks import Example
 from stores import PART, SETTINGS, manifest_for, stored, with_signals
 

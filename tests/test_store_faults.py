@@ -18,8 +18,8 @@ import pytest
 from keyhole import KeyholeError
 from keyhole.errors import UnwritableError
 from keyhole.store import Outcome, Store, make_part, make_store, manifest_of, open_store
-from keyhole.store.lock import alone
 from keyhole.store.manifest import SCHEMA
+from keyhole.store.parts import alone
 from stores import PART, SETTINGS, contents, manifest_for, stored
 
 AGAIN = "Run the command that made it again"

@@ -14,24 +14,20 @@ from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits import Edge, Node
 from keyhole.circuits.files import from_json, to_json
-from keyhole.circuits.parameters import Accpp
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Accpp, Writer
 from keyhole.faithfulness import other_words
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.effects import edge_of
 from keyhole.faithfulness.other_words import COPIES, words_of
-from keyhole.faithfulness.question import MaskedQuestion, question
+from keyhole.faithfulness.routes import Route, Story, Ways, groups_on
+from keyhole.faithfulness.shares import MaskedQuestion, question
+from keyhole.faithfulness.story import story_text
 from keyhole.faithfulness.token_masks import all_but, only
+from keyhole.faithfulness.words import _ordered, _test, role_of
 from keyhole.intervene import answers_without, estimate
 from keyhole.intervene.cuts import metric_of
-from keyhole.story import Story
-from keyhole.story.measuring import _ordered, _test
-from keyhole.story.roles import role_of
-from keyhole.story.routes import Route, Ways
-from keyhole.story.text import story_text
-from keyhole.story.walk import groups_on
 from keyhole.tasks import Example, greater_than, induction, ioi
-from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.mlp_directions import Through
 from tiny import DEFAULT, Sizes
 
 IOI = "When Mary and John went to the store, John gave a drink to"

@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 
 import keyhole
 from keyhole.cli.app import compare, curves, families, shared, sinks, stability
-from keyhole.cli.store.options import answer
+from keyhole.cli.bulk import answer
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import usable
-from keyhole.faithful.curves import _halves
-from keyhole.faithful.settings import CurveSettings
 from keyhole.figures.style import blank
 from keyhole.store import Outcome
-from keyhole.store.chosen import label_columns, some_prompts, spread
+from keyhole.store.manifest import label_columns, some_prompts, spread
+from keyhole.studies.curves.cohort import usable
+from keyhole.studies.curves.curves import _halves
+from keyhole.studies.curves.settings import CurveSettings
 from keyhole.tasks import ioi
 from stores import stored
 
@@ -93,7 +93,8 @@ def test_some_prompts_are_of_all_orders(organism: keyhole.Model, tmp_path: Path)
 def test_likeness_is_the_same_in_every_run() -> None:
     """Sums over a set differ in their last digits from run to run, since texts are hashed by chance."""
     code = (
-        "from keyhole.comparison.terms import likeness; from keyhole.family import Component, Term;"
+        "from keyhole.studies.comparison.operands import likeness;"
+        "from keyhole.studies.families import Component, Term;"
         "terms = [Term(Component('head', i // 12, i % 12), side=s) for i in range(144) for s in ('dest', 'src')];"
         "print(repr([likeness({t: (3 * i + k) % 101 / 101 for i, t in enumerate(terms)},"
         " {t: (7 * i + k) % 103 / 103 for i, t in enumerate(terms)}) for k in range(9)]))"

@@ -6,11 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.contrast.data.resolve import split_groups
-from keyhole.discover.discovery import discover
-from keyhole.discover.features import Discovery
-from keyhole.discover.samples import Samples, samples_of
-from keyhole.discover.subspaces import LEAST, LEVEL, Dependence, energy_dependence, merged, weaker_side
+from keyhole.features.contrast.places import split_groups
+from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.features import (
+    LEAST,
+    LEVEL,
+    Dependence,
+    Discovery,
+    energy_dependence,
+    merged,
+    weaker_side,
+)
+from keyhole.features.discovery.keys import Samples, samples_of
 from test_discover import coins, gaussian, planted, planted_maps, seeded
 
 

@@ -13,22 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.circuits.parameters import Sufficient
-from keyhole.comparison.score import Score
-from keyhole.faithfulness.connected import Reach
-from keyhole.faithfulness.effects import circuit_edges, effects, measure
-from keyhole.faithfulness.faithful import faithfulness, kept_on_others
-from keyhole.faithfulness.question import MaskedQuestion
+from keyhole.circuits.records import Sufficient
+from keyhole.faithfulness.effects import circuit_edges, effects, faithfulness, kept_on_others, measure
 from keyhole.faithfulness.search import LEAST_GAP, Search, search, small_gap
-from keyhole.faithfulness.shares import Shares
+from keyhole.faithfulness.shares import MaskedQuestion, Shares
 from keyhole.faithfulness.sufficient import Chosen, searched, sufficient
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, as_ground, only
-from keyhole.faithfulness.wiring import Reader
+from keyhole.faithfulness.wiring import Reach, Reader
 from keyhole.lab.known import Known, build, compare
-from keyhole.store.chosen import spread
+from keyhole.store.manifest import spread
+from keyhole.studies.comparison.score import Score
 from keyhole.tasks import greater_than, induction, ioi
+from keyhole.tasks.catalogue import like
 from keyhole.tasks.example import Example
-from keyhole.tasks.like import like
 from test_shares import question_of
 from test_token_masks import all_edges, at_a_mean, exists
 
@@ -205,7 +202,7 @@ def test_some_can_be_measured_alone(asked: MaskedQuestion, circuit: Circuit, oth
 def test_a_small_gap_is_noted_and_not_shared_out(asked: MaskedQuestion, circuit: Circuit) -> None:
     """Effects are there; shares and faithfulness are not."""
     itself = replace(asked.baseline, writes=asked.masked.written()[:, 0].detach())
-    from keyhole.faithfulness.question import question
+    from keyhole.faithfulness.shares import question
 
     measured = measure(circuit, question(asked.run, asked.metric, itself))
     assert "too small to be shared out" in measured.note and measured.faithfulness is None
@@ -257,7 +254,7 @@ def test_other_prompts_are_tried_at_their_own_mean(
 
 def question_of_list(model: Model, example: Example, prompts: list[object]) -> MaskedQuestion:
     from keyhole.faithfulness.baseline import baseline
-    from keyhole.faithfulness.question import question
+    from keyhole.faithfulness.shares import question
     from keyhole.intervene import Metric
     from keyhole.tasks.answers import answer_ids
 

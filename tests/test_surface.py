@@ -24,10 +24,10 @@ from keyhole.circuits.text import node_label
 from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
 from keyhole.tracing import trace_svt
-from keyhole.web import browser
+from keyhole.web import notebook as browser
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-PACKAGES = ("circuits", "intervene", "many", "models", "qk", "sink", "tracing")
+PACKAGES = ("circuits", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def circuit(run: Run) -> Circuit:
     return run.trace("Mary", against="John", through="heads")
 
 
-@pytest.mark.parametrize("name", [*PACKAGES, "discover"])
+@pytest.mark.parametrize("name", [*PACKAGES, "features.discovery"])
 def test_no_public_name_hides_a_module(name: str) -> None:
     package = importlib.import_module(f"keyhole.{name}")
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from keyhole import KeyholeError
-from keyhole.lab.svf import train as svf_train
-from keyhole.lab.svf.alignment import Alignment, align, alignment
-from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
-from keyhole.lab.svf.train import train
-from keyhole.qk.sparsity import sparsity_each
+from keyhole.lab import svf_train as svf_train
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, generator, sample
+from keyhole.lab.svf_alignment import Alignment, align, alignment
+from keyhole.lab.svf_train import train
+from keyhole.qk.channels import sparsity_each
 from keyhole_papers.svf import sparse as svf_sparse
 from keyhole_papers.svf.toys import inputs, sides
 

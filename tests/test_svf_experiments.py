@@ -12,19 +12,18 @@ from matplotlib.figure import Figure
 
 from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
-from keyhole.figures.svf import matrices_figure, sweep_figure, terms_figure
-from keyhole.lab.svf import store as svf_store
-from keyhole.lab.svf import train as svf_train
-from keyhole.lab.svf.alignment import alignment
-from keyhole.lab.svf.theorems import Check, Measure
-from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
-from keyhole.lab.svf.train import train
+from keyhole.lab import svf_train as svf_store
+from keyhole.lab import svf_train as svf_train
+from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
+from keyhole.lab.svf_alignment import alignment
+from keyhole.lab.svf_figures import matrices_figure, sweep_figure, terms_figure
+from keyhole.lab.svf_theorems import Check, Measure
+from keyhole.lab.svf_train import train
 from keyhole.progress import Progress, silent
-from keyhole.qk.sparsity import sparsity, sparsity_each
+from keyhole.qk.channels import sparsity, sparsity_each
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.finding import Finding, Findings
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole_papers.experiment import Attempt, Job
+from keyhole_papers.finding import TOY, Finding, Findings
 from keyhole_papers.results import Verdict
 from keyhole_papers.svf import dynamics as svf_dynamics
 from keyhole_papers.svf import geometry as svf_geometry

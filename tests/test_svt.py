@@ -15,12 +15,12 @@ from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.files import from_json, to_json
+from keyhole.qk.controls import slice_use
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.qk.slices import slice_use
-from keyhole.tracing.answers.targets import Likeliest
+from keyhole.tracing.answers import Likeliest
+from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import contributions, significant, trace_svt
-from keyhole.tracing.svt_settings import SvtSettings
 from keyhole.tracing.trace import trace
 
 Array = np.ndarray

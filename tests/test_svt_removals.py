@@ -9,22 +9,21 @@ import torch
 from commands import keyhole as command
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model, Run
-from keyhole.bridges.vectors import edge_vector
 from keyhole.circuits.circuit import Edge
-from keyhole.circuits.writer import Signal, Writer
-from keyhole.comparison.members import Member
-from keyhole.comparison.placed import cut_in, placed_edges
+from keyhole.circuits.records import Signal, Writer
+from keyhole.features.sae import edge_vector
 from keyhole.intervene import Cut, edge_cut, intervene, parallel, random_cut, serial, side_cut
 from keyhole.intervene.cuts import metric_of
-from keyhole.intervene.deltas import head_delta, residual_delta
-from keyhole.intervene.remove import Metric
-from keyhole.naming.attached.same import alike
+from keyhole.intervene.removal import Metric, head_delta, residual_delta
 from keyhole.naming.subjects import random_subjects, signal_subjects
+from keyhole.naming.subjects.subject import alike
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.store.signals import signal_vectors
+from keyhole.store.store import signal_vectors
+from keyhole.studies.comparison.exclusive import cut_in, placed_edges
+from keyhole.studies.comparison.signals import Member
+from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.svt_settings import SvtSettings
 from test_exact import SUPPORTED
 from test_svt import DEFICIENT, FAMILIES, IOI, Oracle, places, run_of
 

@@ -13,18 +13,17 @@ from alike import NUMBERS
 from bulk_runs import files_of, statuses, unfinished
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model, SvtSettings
-from keyhole.comparison.compare import compare
-from keyhole.faithful.cohort import questions_of
-from keyhole.faithful.edge_scores import traced
-from keyhole.many import Local, Tracing, bulk, estimate
-from keyhole.many.batches import trace_batch
-from keyhole.many.cost import Load, Shape, memory, run_floats, trace_operations, writer_floats
 from keyhole.naming.subjects import store_subjects
-from keyhole.shared.signals import shared
-from keyhole.sink import sinks
-from keyhole.stable.stability import stability
-from keyhole.store import Store, open_store
-from keyhole.store.signals import signal_vectors
+from keyhole.store import Local, Store, Tracing, bulk, estimate, open_store
+from keyhole.store.batches import trace_batch
+from keyhole.store.cost import Load, Shape, memory, run_floats, trace_operations, writer_floats
+from keyhole.store.store import signal_vectors
+from keyhole.studies.comparison.compare import compare
+from keyhole.studies.curves.cohort import questions_of
+from keyhole.studies.curves.scores import traced
+from keyhole.studies.directions.directions import shared
+from keyhole.studies.sinks import sinks
+from keyhole.studies.stability.stability import stability
 from keyhole.tasks import ioi
 from keyhole.tracing.svt import trace_svt
 

@@ -15,18 +15,17 @@ from scipy.sparse import csr_array
 from conftest import SMOLLM2
 from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
-from keyhole.comparison.exclusive import Cell, Exclusive
-from keyhole.comparison.signals import Aggregated, Place, compare_aggregated
 from keyhole.errors import MissingModelError
-from keyhole.family import Agreement, Level, agreements, averages, clusters, jaccard
-from keyhole.many.settings import Tracing
-from keyhole.models.loading.load import load
+from keyhole.models.load import load
 from keyhole.models.organism import folder as organism_folder
+from keyhole.store.settings import Tracing
+from keyhole.studies.comparison.exclusive import Cell, Exclusive
+from keyhole.studies.comparison.signals import Aggregated, Place, compare_aggregated
+from keyhole.studies.families import Agreement, Level, agreements, averages, clusters, jaccard
 from keyhole.tasks import ioi, published_ioi
 from keyhole.tasks.example import Example
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.job import Attempt, Job
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.results import Verdict
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.svt.ioi import LEAST

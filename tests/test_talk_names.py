@@ -10,13 +10,11 @@ import torch
 
 from commands import keyhole as command
 from drawn import check_drawn, keep_saved
-from keyhole.naming.beside.broken import BREAKS, EXTRA
-from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
-from keyhole.naming.judging.scores import Outcome, Share, share
-from keyhole.naming.subject import Subject
+from keyhole.naming.cues import BREAKS, EXTRA
+from keyhole.naming.judge.judge import ALONE, RANDOM, RANDOM_PASS, SHUFFLED, Outcome, Share, share
+from keyhole.naming.subjects.subject import Subject
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.job import Attempt, Job
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.results import Verdict, read_results
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.talk import families, names, solved

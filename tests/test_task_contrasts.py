@@ -6,14 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from keyhole import Model
-from keyhole.contrast.data.sites import Contrast, Site, role
-from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
-from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.errors import KeyholeError
-from keyhole.models.tokens.chat import in_chat
-from keyhole.models.tokens.prompts import encode, one_token_words
+from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
+from keyhole.features.contrast.lists import FIVE, lists_contrast, lists_test
+from keyhole.features.contrast.sites import Contrast, Site, role
+from keyhole.models.tokens import encode, in_chat, one_token_words
 from keyhole.tasks import boxes
-from keyhole.tasks.text.words import CATEGORIES, LETTERS, THINGS
+from keyhole.tasks.words import CATEGORIES, LETTERS, THINGS
 
 # model, wording, chat: the organism knows only the plain words, and has no chat template
 SETTINGS = [("organism", "plain", False), ("smollm2", "plain", False), ("smollm2", "instruct", True)]

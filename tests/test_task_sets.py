@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
-from keyhole.models.tokens.prompts import text_ids, token_id
+from keyhole.models.tokens import text_ids, token_id
 from keyhole.tasks import (
     CATALOGUE,
     TASKS,
@@ -35,7 +35,7 @@ from keyhole.tasks import (
 from keyhole.tasks import published as papers
 from keyhole.tasks.example import pieces
 from keyhole.tasks.prompt_sets import prompts_for
-from keyhole.tasks.text.words import NAMES
+from keyhole.tasks.words import NAMES
 from tiny import Sizes, tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

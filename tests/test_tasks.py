@@ -10,11 +10,11 @@ import pytest
 from keyhole.errors import KeyholeError
 from keyhole.tasks import TASKS, boxes, documents, filler, greater_than, ioi, lists, pronouns, vocabulary
 from keyhole.tasks.boxes import with_other_thing
+from keyhole.tasks.corpus import WORDINGS as FILLER_WORDINGS
 from keyhole.tasks.example import Example, pieces
 from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
 from keyhole.tasks.ioi import ioi_combination
-from keyhole.tasks.text.filler import WORDINGS as FILLER_WORDINGS
-from keyhole.tasks.text.words import CATEGORIES, CONTENT, FEMALE_NAMES, MALE_NAMES, NAMES, OBJECTS
+from keyhole.tasks.words import CATEGORIES, CONTENT, FEMALE_NAMES, MALE_NAMES, NAMES, OBJECTS
 
 each_task = pytest.mark.parametrize("task", TASKS)
 

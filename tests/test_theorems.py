@@ -6,17 +6,8 @@ import pytest
 import torch
 
 from keyhole import KeyholeError
-from keyhole.lab.svf.theorems import (
-    Check,
-    D,
-    Measure,
-    Minimiser,
-    lemma_3,
-    theorem_1,
-    theorem_2,
-    theorem_3,
-)
-from keyhole.lab.svf.theorems_orthogonal import MISMATCH, PENALTIES, overlaps, theorem_4
+from keyhole.lab.svf_alignment import MISMATCH, PENALTIES, overlaps, theorem_4
+from keyhole.lab.svf_theorems import Check, D, Measure, Minimiser, lemma_3, theorem_1, theorem_2, theorem_3
 
 
 def test_the_only_minimiser_is_the_rank_one_teacher() -> None:

@@ -13,18 +13,16 @@ from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model, Run
 from keyhole.circuits.circuit import Edge
 from keyhole.circuits.files import from_json, to_json
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 from keyhole.tasks import ioi
-from keyhole.tracing.answers.goals import find_seeds
-from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.mlps.again import read_mlps
-from keyhole.tracing.mlps.explain import explain_mlp
-from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.mlps.through import Flows
-from keyhole.tracing.settings import Settings
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.mlp_causes import explain_mlp
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.mlp_influence import Flows, read_mlps
+from keyhole.tracing.settings import Settings, find_seeds
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writes.upstream import Writes
-from keyhole.tracing.writes.writers import attention_writes
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import attention_writes
 from readings import direction_of, value_direction, written
 
 IOI = "When Mary and John went to the store, John gave a drink to"

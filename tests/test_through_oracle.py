@@ -8,12 +8,12 @@ import torch
 from conftest import prompts_of, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.circuit import Circuit, Node
-from keyhole.circuits.writer import Writer
-from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.mlps.places import mlp_places, weights_of
+from keyhole.circuits.records import Writer
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.mlp_places import mlp_places, weights_of
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writes.upstream import Writes
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import written_by
 from readings import direction_of
 
 COVER, EPS, STEPS = 0.8, 0.02, 400

@@ -10,7 +10,7 @@ from torch import Tensor
 from conftest import prompts_of, tiny_model
 from keyhole import Run
 from keyhole.faithfulness.masked import Masked, masked, rows_at_once
-from keyhole.faithfulness.question import MaskedQuestion, question
+from keyhole.faithfulness.shares import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, everything, no_edges, only
 from keyhole.faithfulness.wiring import Wiring
 from test_curves import METRIC, REFUSED, by_hand, runs_of

@@ -13,11 +13,11 @@ import typer
 import keyhole
 from keyhole import show
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli.prompt import proof
+from keyhole.cli import verify
+from keyhole.faithfulness.causes import shown_rows, table_cells
+from keyhole.faithfulness.removals import Row, Stopped, Verification, What
 from keyhole.intervene import edge_cut, intervene, rerun
 from keyhole.intervene.cuts import metric_of
-from keyhole.intervene.report import shown_rows, table_cells
-from keyhole.intervene.rows import Row, Stopped, Verification, What
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
@@ -219,7 +219,7 @@ def test_the_command_shows_what_is_finished_and_ends_as_after_ctrl_c(
 
     monkeypatch.setattr(show, "paced_bar", bar)
     with pytest.raises(typer.Exit) as ended:
-        proof.verify(tmp_path / "mary.json")
+        verify.verify(tmp_path / "mary.json")
     shown = capsys.readouterr().out
     assert ended.value.exit_code == 130 and shown.startswith("stopped after ") and "of 63 removals" in shown
     assert "as predicted" in shown and "Causes: does the answer need" in shown

@@ -17,9 +17,9 @@ from torch import Tensor
 import keyhole
 from conftest import ROOT, tiny_model
 from keyhole import KeyholeError
-from keyhole.models.architecture.mlps import _router
-from keyhole.models.architecture.rotary import rope_types
-from keyhole.models.recording import attention, capture
+from keyhole.models import attention, capture
+from keyhole.models.facts import rope_types
+from keyhole.models.mlps import _router
 from tiny import tiny
 
 sys.path.insert(0, str(ROOT / "tools"))

@@ -16,8 +16,8 @@ from keyhole.circuits import from_json
 from keyhole.circuits.circuit import Node
 from keyhole.circuits.files import save
 from keyhole.circuits.shown import strongest
-from keyhole.story.text import numbers, together
-from keyhole.web import bundle
+from keyhole.faithfulness.story import numbers, together
+from keyhole.web import page as bundle
 from keyhole.web.page import in_script, page_data, to_html
 from pages import carried
 from synthetic import HOSTILE, hostile, synthetic

@@ -6,10 +6,9 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.circuits.writer import Signal, Writer
-from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric, intervene, random_cut
-from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.circuits.records import Signal, Writer
+from keyhole.intervene.removal import Cut, Metric, intervene, random_cut
+from keyhole.tracing.firing import Firing, Side
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 

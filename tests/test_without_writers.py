@@ -5,9 +5,9 @@ import torch
 
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 from keyhole.intervene import Metric, answers_without
-from keyhole.tracing.writes.written import written_by
+from keyhole.tracing.writers import written_by
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama", "gemma2", "granite"])

@@ -6,9 +6,8 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
-from keyhole.circuits.writer import Signal, Writer
-from keyhole.tracing.writes.writers import attention_writes, bias_writes, head_writes
-from keyhole.tracing.writes.written import read_of
+from keyhole.circuits.records import Signal, Writer
+from keyhole.tracing.writers import attention_writes, bias_writes, head_writes, read_of
 from test_exact import SUPPORTED
 
 

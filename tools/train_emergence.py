@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 import keyhole
-from keyhole.lab.training.checkpoints import snapshot_checkpoints
-from keyhole.lab.training.emergence import Emergence, EmergenceRow, emergence
-from keyhole.lab.training.language import (
+from keyhole.lab.checkpoints import snapshot_checkpoints
+from keyhole.lab.emergence import Emergence, EmergenceRow, emergence
+from keyhole.lab.language import (
     LanguageSettings,
     checkpoints,
     held_out,
@@ -32,7 +32,7 @@ from keyhole.lab.training.language import (
     snapshot_steps,
     train_language,
 )
-from keyhole.lab.training.roles import bystanders, find_roles
+from keyhole.lab.roles import bystanders, find_roles
 from keyhole.models.model import Model
 from keyhole.tasks import Example, ioi
 
@@ -117,7 +117,7 @@ def read(training: dict[str, Any], group: str = "rows") -> Emergence:
 
 def show(path: Path, figures: Path | None) -> None:
     """Tables of means with intervals, changes from the first checkpoint to the last, and figures."""
-    from keyhole.lab.training.curves import together  # SciPy and Matplotlib are not needed for training
+    from keyhole.lab.training_curves import together  # SciPy and Matplotlib are not needed for training
 
     trainings = json.loads(path.read_text())["trainings"]
     seeds = [t for t in trainings if t["source"] != "organism" and t["rows"]]
@@ -136,7 +136,7 @@ def show(path: Path, figures: Path | None) -> None:
 
 
 def _table(title: str, emerged: Emergence, members: int) -> None:
-    from keyhole.lab.training.curves import MEASURES, change, curve
+    from keyhole.lab.training_curves import MEASURES, change, curve
 
     for over in ("places", "sources") if members > 1 else ("places",):
         print(f"\n{title}, over {over}: mean [95 % interval]")
@@ -160,7 +160,7 @@ def _text(point: Any) -> str:
 
 def _draw(emerged: Emergence, name: str, folder: Path) -> None:
     from keyhole.figures.style import save
-    from keyhole.lab.training.figures import emergence_figure
+    from keyhole.lab.training_curves import emergence_figure
 
     folder.mkdir(parents=True, exist_ok=True)
     whose = "the organism" if name == "organism" else "small language models"

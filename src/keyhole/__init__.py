@@ -7,32 +7,33 @@ read the imports below as they stand.
 
 from typing import TYPE_CHECKING, Any
 
+from keyhole import _moved
 from keyhole import _openmp as _openmp  # before torch loads
 from keyhole.errors import KeyholeError as KeyholeError
 from keyhole.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
-    from keyhole.comparison.compare import compare as compare
-    from keyhole.contrast.data.sites import Contrast as Contrast
-    from keyhole.family.families import families as families
-    from keyhole.many.driver import bulk as bulk
-    from keyhole.models.loading.load import load as load
+    from keyhole.features.contrast.sites import Contrast as Contrast
+    from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
     from keyhole.naming.naming import name as name
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
-    from keyhole.sink.explore import sinks as sinks
+    from keyhole.store.bulk import bulk as bulk
     from keyhole.store.store import open_store as open_store
-    from keyhole.tracing.answers.likelihood import Probability as Probability
-    from keyhole.tracing.answers.linear import Probe as Probe
-    from keyhole.tracing.answers.targets import Likeliest as Likeliest
+    from keyhole.studies.comparison.compare import compare as compare
+    from keyhole.studies.families.families import families as families
+    from keyhole.studies.sinks.study import sinks as sinks
+    from keyhole.tracing.answers import Likeliest as Likeliest
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
-    from keyhole.tracing.firings.firing import Firing as Firing
-    from keyhole.tracing.mlps.flow import Through as Through
-    from keyhole.tracing.svt_settings import SvtSettings as SvtSettings
+    from keyhole.tracing.firing import Firing as Firing
+    from keyhole.tracing.linear import Probe as Probe
+    from keyhole.tracing.mlp_directions import Through as Through
+    from keyhole.tracing.seeds import Probability as Probability
+    from keyhole.tracing.settings import SvtSettings as SvtSettings
     from keyhole.tracing.trace import trace_many as trace_many
 
 
@@ -65,43 +66,32 @@ __all__ = [
 _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
-    "Contrast": "keyhole.contrast.data.sites",
-    "Firing": "keyhole.tracing.firings.firing",
+    "Contrast": "keyhole.features.contrast.sites",
+    "Firing": "keyhole.tracing.firing",
     "Firings": "keyhole.qk.firings",
-    "Likeliest": "keyhole.tracing.answers.targets",
+    "Likeliest": "keyhole.tracing.answers",
     "Model": "keyhole.models.model",
-    "Probability": "keyhole.tracing.answers.likelihood",
-    "Probe": "keyhole.tracing.answers.linear",
+    "Probability": "keyhole.tracing.seeds",
+    "Probe": "keyhole.tracing.linear",
     "Run": "keyhole.models.run",
-    "SvtSettings": "keyhole.tracing.svt_settings",
-    "Through": "keyhole.tracing.mlps.flow",
+    "SvtSettings": "keyhole.tracing.settings",
+    "Through": "keyhole.tracing.mlp_directions",
     "Untraced": "keyhole.tracing.batch",
-    "bulk": "keyhole.many.driver",
+    "bulk": "keyhole.store.bulk",
     "check": "keyhole.tracing.exactness",
-    "families": "keyhole.family.families",
-    "compare": "keyhole.comparison.compare",
-    "load": "keyhole.models.loading.load",
+    "families": "keyhole.studies.families.families",
+    "compare": "keyhole.studies.comparison.compare",
+    "load": "keyhole.models.load",
     "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",
-    "sinks": "keyhole.sink.explore",
+    "sinks": "keyhole.studies.sinks.study",
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *(
-        "bridges",
-        "circuits",
-        "comparison",
-        "contrast",
-        "discover",
-        "faithful",
-        "family",
-        "figures",
-        "intervene",
-        "lab",
-        "many",
-    ),
-    *("models", "naming", "qk", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
+    *("circuits", "faithfulness", "features", "figures", "intervene", "lab", "models", "naming", "qk", "store"),
+    *("studies", "tasks", "tracing"),
 )
+_moved.install()
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists
 
@@ -113,6 +103,8 @@ if not TYPE_CHECKING:  # a type checker would take it for a promise that every n
             return globals()[name]
         if name in _PACKAGES:
             return import_module(f"keyhole.{name}")
+        if f"keyhole.{name}" in _moved.MOVED:
+            return _moved.alias(f"keyhole.{name}")
         raise AttributeError(f"module 'keyhole' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -1,7 +1,11 @@
-"""How are long things said shortly? Records like dataclasses, tensors by their shapes; models without their folders."""
+"""How are objects shown in a line, results as tables, and heads by name?
 
-from collections.abc import Mapping
+How are long things said shortly? Records like dataclasses, tensors by their shapes; models without their folders.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ def brief(record: Any) -> str:
     """A `__repr__` for records that hold tensors or many parts.
 
     >>> import torch
-    >>> from keyhole.tracing.answers.linear import Probe
+    >>> from keyhole.tracing.linear import Probe
     >>> brief(Probe(torch.zeros(128), 3))
     'Probe(direction=float32[128], layer=3, only=None)'
     """
@@ -53,3 +57,44 @@ def _items(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({inside},)" if len(value) == 1 else f"({inside})"
     return f"[{inside}]" if isinstance(value, list) else f"{{{inside}}}"
+
+
+# How does a result become a table of another tool? A pandas DataFrame or, where pandas is not installed, records.
+
+Table = Any  # a pandas DataFrame, or a list of records
+
+
+def as_dataframe(records: Sequence[dict[str, Any]]) -> Table:
+    """One row per record, one column per name."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        return list(records)
+    return pandas.DataFrame.from_records(records)
+
+
+# What is a head called? (9, 6) in Python, 9.6 in text: layer 9, head 6.
+
+Head = tuple[int, int]  # layer, head
+_DIGITS = 19  # of a number that can be meant; Python refuses to read thousands of them
+
+
+def head_name(head: Head) -> str:
+    """A head as it is written everywhere.
+
+    >>> head_name((9, 6))
+    '9.6'
+    """
+    return f"{head[0]}.{head[1]}"
+
+
+def head_named(text: str) -> Head | None:
+    """The head that a text such as 9.6 names; None: it names none.
+
+    >>> head_named("9.6"), head_named("9")
+    ((9, 6), None)
+    """
+    layer, dot, head = text.partition(".")
+    if not (dot and layer.isdecimal() and head.isdecimal() and len(text) < _DIGITS):
+        return None
+    return int(layer), int(head)

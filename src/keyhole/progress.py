@@ -1,9 +1,15 @@
-"""How far is a long piece of work? What the library calls while it works, and whoever shows progress provides."""
+"""How far is long work, and how do worker processes begin and end?
 
+How far is a long piece of work? What the library calls while it works, and whoever shows progress provides.
+"""
+
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import parent_process
 
 Progress = Callable[[int, int], None]  # done, total
 Between = Callable[[], None]  # called between small pieces of work, often; raises where the work should stop
@@ -77,3 +83,39 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+# How are worker processes begun? With few threads each, since there are many of them; none outlives who began it.
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@contextmanager
+def few_threads(n: int = 1) -> Iterator[None]:
+    """What processes inherit if they start meanwhile: as many of them as cores, so few threads for each."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ |= dict.fromkeys(_THREADS, str(n))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def begin_worker(threads: int = 1) -> None:
+    """Called first in a worker: so many threads, and an end when its parent's comes."""
+    import torch
+
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Pools tell their workers when to end, but a killed parent tells nobody: they would wait for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

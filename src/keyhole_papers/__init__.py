@@ -12,7 +12,7 @@ read_results("folder")                         what was measured before
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keyhole_papers.choices import Choices as Choices
+    from keyhole_papers.experiment import Choices as Choices
     from keyhole_papers.results import read_results as read_results
     from keyhole_papers.runner import reproduce as reproduce
 

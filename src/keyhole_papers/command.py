@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli.choices import Paper
-from keyhole.cli.meaning import namers
-from keyhole.cli.options import DtypeOption, ModelOption
+from keyhole.cli import name as namers
+from keyhole.cli.options import DtypeOption, ModelOption, Paper
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
-    from keyhole_papers.choices import Choices
+    from keyhole_papers.experiment import Choices
     from keyhole_papers.results import Result
 
 _AS_PRINTED = "Settings exactly as the paper prints them, where the usual ones depart; for items of cc, may take hours."
@@ -82,8 +81,8 @@ def reproduce(
 
         keyhole reproduce --merge elsewhere --markdown docs/reproduction.md
     """
-    from keyhole.naming.namers import Namers
-    from keyhole_papers.choices import Choices
+    from keyhole.naming.naming import Namers
+    from keyhole_papers.experiment import Choices
     from keyhole_papers.report import require_writable
     from keyhole_papers.results import take_results
     from keyhole_papers.runner import reproduce as measure
@@ -126,8 +125,8 @@ def reproduce(
 
 
 def _show(results: Mapping[str, "Result"], folder: Path) -> None:
+    from keyhole_papers.report import items
     from keyhole_papers.results import options_of, read_results
-    from keyhole_papers.totals import items
 
     kept = {first.id: first for first, *_ in items(read_results(folder))}
     for id, result in results.items():
@@ -144,7 +143,7 @@ def _show(results: Mapping[str, "Result"], folder: Path) -> None:
 def _tell_unheeded(ids: list[str], choices: "Choices") -> None:
     """Say of a choice which of the items it did not change."""
     from keyhole_papers.catalogue import CATALOGUE
-    from keyhole_papers.choices import option, unheeded
+    from keyhole_papers.experiment import option, unheeded
     from keyhole_papers.runner import experiments
 
     for name, left in unheeded([CATALOGUE[id] for id in ids], choices, experiments()).items():
@@ -154,9 +153,8 @@ def _tell_unheeded(ids: list[str], choices: "Choices") -> None:
 
 
 def _report(folder: Path, markdown: Path | None) -> None:
-    from keyhole_papers.report import write_report
+    from keyhole_papers.report import items, summary, write_report
     from keyhole_papers.results import locked, read_results
-    from keyhole_papers.totals import items, summary
 
     if not (folder / "results.json").is_file():
         return

@@ -1,34 +1,74 @@
-"""Do published results hold? Runs experiments one after another, keeps what is done, and goes on after a failure."""
+"""How are published items measured, one after the other or in processes?
+
+How are many items measured at once? In processes of one thread each; what they share on disk is trained by one.
+"""
 
 import importlib
 import pkgutil
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from typing import TypeVar
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.files import require_folder
-from keyhole.progress import Progress, Stage, quiet, silent
+from keyhole.progress import Progress, Stage, begin_worker, few_threads, quiet, silent
 from keyhole_papers.catalogue import CATALOGUE, PAPERS, Paper, Published
-from keyhole_papers.choices import (
+from keyhole_papers.experiment import (
     AS_USUAL,
+    Attempt,
     Choices,
+    Job,
     Settings,
     heeded_of,
     pictures_of,
     require_heeded,
+    require_runnable,
     settings_of,
 )
-from keyhole_papers.job import Attempt, Job, require_runnable
-from keyhole_papers.parallel import in_processes
 from keyhole_papers.results import Result, as_stored, is_inside, keep_result, key_of, locked, read_results
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+def in_processes(
+    groups: Sequence[Sequence[Item]], work: Callable[[Item], Done], jobs: int
+) -> Iterator[tuple[Sequence[Item], list[Done]]]:
+    """Each group with its results, as soon as it is done. Tasks of one group run one after another in one process.
+
+    `work` and the tasks must be picklable: processes are started afresh, because torch's threads do not survive a fork.
+    """
+    with few_threads(), ProcessPoolExecutor(jobs, get_context("spawn"), initializer=begin_worker) as pool:
+        running = {pool.submit(_all, work, group): group for group in sorted(groups, key=len, reverse=True)}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        except BrokenProcessPool as error:
+            raise KeyholeError(
+                "a process ended in the middle of its work, perhaps for want of memory: what was finished is kept; "
+                "call again with fewer jobs."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # a stop: nothing new is begun
+            raise
+
+
+def _all(work: Callable[[Item], Done], group: Sequence[Item]) -> list[Done]:
+    return [work(task) for task in group]
+
+
+# Do published results hold? Runs experiments one after another, keeps what is done, and goes on after a failure.
 
 QUICK = "Quick: a trial of the machinery, no verdict."
 

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from keyhole.circuits.measured import Measured
-from keyhole.circuits.parameters import Parameters
-from keyhole.circuits.writer import NodeKind, Removal, SideName, Signal, Writer
+from keyhole.circuits.records import Measured, NodeKind, Parameters, Removal, SideName, Signal, Writer
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
@@ -16,21 +14,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from keyhole.dataframes import Table
+    from keyhole.brief import Table
     from keyhole.faithfulness.backup_record import Backups
     from keyhole.faithfulness.backups import PairSettings
     from keyhole.faithfulness.baseline import Likes
     from keyhole.faithfulness.effects import What
-    from keyhole.intervene.remove import Mode
-    from keyhole.intervene.rows import Verification
+    from keyhole.faithfulness.removals import Verification
+    from keyhole.faithfulness.routes import Story
+    from keyhole.faithfulness.story import Telling
+    from keyhole.intervene.removal import Mode
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.models.tokens.prompts import Prompt
+    from keyhole.models.tokens import Prompt
     from keyhole.progress import Progress
-    from keyhole.story.record import Story
-    from keyhole.story.story import Telling
-    from keyhole.web.browser import Page
-    from keyhole.web.notebook import Widget
+    from keyhole.web.notebook import Page, Widget
 
 SCHEMA = 3  # of circuits that were measured, or suffice; others are written as 1 (of heads) or 2 (through MLPs)
 EdgeSide = Literal[SideName, "target", "mlp", "value"]
@@ -178,7 +175,7 @@ class Circuit:
 
     def show(self) -> "Page":
         """The circuit as a page to click through, offline: opened in the browser, or shown in a notebook."""
-        from keyhole.web.browser import show
+        from keyhole.web.notebook import show
 
         return show(self)
 
@@ -232,7 +229,7 @@ class Circuit:
 
         Ctrl-C returns what is finished. A circuit that was read from a file needs the `model` that made it.
         """
-        from keyhole.intervene.verification import verify
+        from keyhole.faithfulness.verification import verify
 
         return verify(self, model, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
 
@@ -308,7 +305,7 @@ class Circuit:
             counterfactual: One prompt of equal length instead.
             progress: Called with how much is done, of a thousand.
         """
-        from keyhole.story.story import tell
+        from keyhole.faithfulness.story import tell
 
         options: Telling = {"top": top, "least": least, "roles": roles, "like": like, "counterfactual": counterfactual}
         return tell(self, model, progress=progress, **options)

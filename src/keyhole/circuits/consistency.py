@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Node, Traced
-from keyhole.circuits.parameters import Accpp, Parameters, Sufficient, Svt
-from keyhole.circuits.writer import Removal, Writer
-from keyhole.models.numbers.stamps import require_same_weights
+from keyhole.circuits.records import Accpp, Parameters, Removal, Sufficient, Svt, Writer
+from keyhole.models.numbers import require_same_weights
 from keyhole.strict import is_index, printable, quoted, require
 
 if TYPE_CHECKING:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
 from keyhole.circuits.consistency import require_consistent
-from keyhole.circuits.measured import measured_from
-from keyhole.circuits.parameters import Accpp, Sufficient, parameters_from
-from keyhole.circuits.writer import Kind, NodeKind, Removal, Writer
+from keyhole.circuits.records import Accpp, Kind, NodeKind, Removal, Sufficient, Writer, measured_from, parameters_from
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, require_file, write_at_once
 from keyhole.strict import is_index, is_list, is_number, parse_json, quoted, read_text, require, require_fields
 
 if TYPE_CHECKING:
-    from keyhole.story.record import Story
+    from keyhole.faithfulness.routes import Story
 
 DOCUMENTS = (".json", ".graphml", ".html", ".mib")
 PICTURES = (".png", ".svg", ".pdf")

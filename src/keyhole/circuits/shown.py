@@ -5,7 +5,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from keyhole.circuits.circuit import Circuit, Edge
-from keyhole.circuits.parameters import Sufficient
+from keyhole.circuits.records import Sufficient
 
 SHOWN = 0.02  # of the answer
 

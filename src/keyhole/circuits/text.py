@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.parameters import Sufficient
+from keyhole.circuits.records import Sufficient, Writer
 from keyhole.circuits.shown import SHOWN
-from keyhole.circuits.writer import Writer
-from keyhole.models.tokens.prompts import token_label
+from keyhole.models.tokens import token_label
 
 
 def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:
@@ -55,7 +54,7 @@ def channels_label(channels: Sequence[int], most: int = 6) -> str:
 def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Mapping[Edge, str] | None = None) -> str:
     """A circuit as a tree from the answer down; branches met before are not repeated.
 
-    `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached.edges`).
+    `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached`).
     """
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})

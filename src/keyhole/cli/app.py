@@ -1,45 +1,83 @@
-"""The commands of `keyhole`, in sections; those of other packages too.
+"""Which commands are there, and how is one run?
 
-Modules of this package import the library inside their functions, and above them only for type checkers: help, usage
-errors and `--version` then load neither torch nor transformers, which take seconds.
+The command that tells which words a model knows.
 """
 
 import os
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
 
 from keyhole import show
-from keyhole.cli.cache import cache
-from keyhole.cli.explore import explore
-from keyhole.cli.finding.contrast import contrast
-from keyhole.cli.finding.discover import discover
-from keyhole.cli.laboratory.basis import basis as _basis  # noqa: F401 - registers itself with lab
-from keyhole.cli.laboratory.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
-from keyhole.cli.laboratory.toys import lab
-from keyhole.cli.meaning.name import name as name_command
-from keyhole.cli.meaning.sae import features
-from keyhole.cli.meaning.where import where
-from keyhole.cli.prompt.backups import backups
-from keyhole.cli.prompt.circuits import explain, trace
-from keyhole.cli.prompt.look import channels, check, heads, plot
-from keyhole.cli.prompt.proof import verify
-from keyhole.cli.sections import Grouped, Sectioned
-from keyhole.cli.store.bulk import bulk
-from keyhole.cli.store.compare import compare
-from keyhole.cli.store.curves import curves
-from keyhole.cli.store.families import families
-from keyhole.cli.store.shared import shared
-from keyhole.cli.store.sinks import sinks
-from keyhole.cli.store.stability import stability
-from keyhole.cli.tasks import tasks
-from keyhole.cli.words import words
+from keyhole.cli.bulk import bulk
+from keyhole.cli.circuits import explain, trace
+from keyhole.cli.contrast import contrast
+from keyhole.cli.curves import curves, stability
+from keyhole.cli.discover import discover
+from keyhole.cli.families import compare, families
+from keyhole.cli.house import cache, explore, tasks
+from keyhole.cli.look import channels, check, heads, plot
+from keyhole.cli.models import basis as _basis  # noqa: F401 - registers itself with lab
+from keyhole.cli.models import emergence as _emergence  # noqa: F401 - registers itself with lab
+from keyhole.cli.name import name as name_command
+from keyhole.cli.options import Grouped, JsonOption, ModelOption, RevisionOption, Sectioned, load_model
+from keyhole.cli.sinks import shared, sinks
+from keyhole.cli.toys import lab
+from keyhole.cli.verify import backups, verify
+from keyhole.cli.where import features, where
 from keyhole.errors import KeyholeError
 from keyhole.strict import shortened
 from keyhole.version import __version__
+
+
+def words(
+    pattern: Annotated[str | None, typer.Argument(help="Part of a word, or a pattern such as 'Mar*'.")] = None,
+    model: ModelOption = None,
+    top: Annotated[int, typer.Option(min=1, help="How many tokens to show.")] = 40,
+    revision: RevisionOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which words does a model know as one token?
+
+    Without a pattern: the words that the built-in tasks are made of, by kind, and all others of a small vocabulary
+    such as the organism's.
+
+    Examples:
+
+        keyhole words
+
+        keyhole words box
+
+        keyhole words 'Mar*' --model SmolLM2.gguf
+    """
+    from keyhole.models.tokens import tokens_like
+    from keyhole.tasks.prose import words_by_kind
+
+    loaded = load_model(model, revision, "float32", None)
+    if pattern is None:
+        kinds = words_by_kind(loaded)
+        if json:
+            show.as_json({"model": loaded.name, "words": kinds})
+        else:
+            rows = [(kind, " ".join(known)) for kind, known in kinds.items()]
+            show.table(("kind", "words"), rows, otherwise=80)
+        return
+    found = tokens_like(loaded, pattern)
+    if json:
+        show.as_json({"model": loaded.name, "tokens": [asdict(token) for token in found]})
+        return
+    show.table((">id", "token"), [(str(token.id), repr(token.text)) for token in found[:top]])
+    show.plain(f"{min(top, len(found))} of {len(found)} tokens shown")
+
+
+# The commands of `keyhole`, in sections; those of other packages too.
+#
+# Modules of this package import the library inside their functions, and above them only for type checkers: help,
+# usage errors and `--version` then load neither torch nor transformers, which take seconds.
 
 app = typer.Typer(
     name="keyhole",

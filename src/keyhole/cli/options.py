@@ -1,26 +1,68 @@
-"""Options that commands share, and how their texts become models, runs and places."""
+"""What do the options of several commands take, and in which groups does help show them?
+
+Which words do options take? The library's own choices, spelled again where help can read them without torch.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from keyhole import show
-from keyhole.cli.choices import Dtype, Keys, Method, Sinks, SvtChannels
 from keyhole.errors import KeyholeError
 from keyhole.strict import parse_json, quoted
 
 if TYPE_CHECKING:
-    from keyhole.models.heads import Head
+    from keyhole.brief import Head
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.tracing.firings.firing import Tau
-    from keyhole.tracing.svt_settings import Start
+    from keyhole.tracing.firing import Tau
+    from keyhole.tracing.settings import Start
     from keyhole.tracing.trace import MethodOption
+
+Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
+Basis = Literal["linear", "homogeneous"]
+Keys = Literal["all", "source"]
+Sinks = Literal["keep", "mark", "collapse"]
+Method = Literal["accpp", "svt"]
+SvtChannels = Literal["singular", "all"]
+ThroughWhat = Literal["heads", "mlps"]
+SeedRule = Literal["prob", "linear"]
+Mode = Literal["exact", "local", "chain", "global"]
+CutMode = Literal["exact", "local", "global"]
+BoxFeature = Literal["order", "lexical", "reflexive", "both"]
+Wording = Literal["plain", "instruct"]
+Frame = Literal["post_rope", "pre_rope", "relative"]
+Centre = Literal["none", "each", "pooled"]
+Balance = Literal["pairs", "prompts"]
+Nonlinearity = Literal["cube", "tanh"]
+Preset = Literal["fast", "paper"]
+Latents = Literal["discrete", "gaussian", "sphere"]
+Reduction = Literal["sum", "mean"]
+QueryMode = Literal["last", "indep"]
+Paper = Literal["svf", "svt", "cc", "talk"]
+CacheAction = Literal["clear"]
+Constants = Literal["baseline", "causes"]
+Wrong = Literal["keep", "skip"]
+EngineName = Literal["local", "ray"]
+Granularity = Literal["heads", "edges", "channels"]
+CurveBaseline = Literal["mean", "counterfactual", "resting", "zero"]
+TokensChoice = Literal["dropped", "kept"]
+Ranking = Literal["signed", "absolute"]
+Per = Literal["task", "prompt"]
+EdgeMethod = Literal[
+    "accpp", "heads", "svt", "share", "sufficient", "gradients", "integrated", "eap-ig-inputs", "gim", "random"
+]
+ExplainerName = Literal["statistics", "llm"]
+JudgeName = Literal["rule", "llm"]
+
+
+# Options that commands share, and how their texts become models, runs and places.
 
 _DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
 ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
@@ -99,7 +141,7 @@ def load_model(source: str | None, revision: str | None, dtype: Dtype, device: s
     with show.progress("Importing torch and transformers"):
         import torch
 
-        from keyhole.models.loading.load import load
+        from keyhole.models.load import load
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
     with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
         return load(source, revision=revision, dtype=kind, device=device)
@@ -156,7 +198,7 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
 
 def read_head(text: str, option: str = "--head") -> "Head":
     """A head such as 3.1."""
-    from keyhole.models.heads import head_named
+    from keyhole.brief import head_named
 
     head = head_named(text)
     if head is None:
@@ -202,7 +244,7 @@ def read_method(
     method: Method, *, start: list[str] | None, threshold: float, share: float, channels: SvtChannels
 ) -> MethodOption:
     """--method with what is told of svt, which accpp would not heed."""
-    from keyhole.tracing.svt_settings import SvtSettings
+    from keyhole.tracing.settings import SvtSettings
 
     settings = SvtSettings(threshold, share, channels, [read_start(text) for text in start] if start else None)
     if method == "svt":
@@ -248,3 +290,51 @@ def write_each(places: Sequence[Path], save: Callable[[Path], object], *, json: 
             show.plain(f"wrote {path}")
     if failed:
         raise failed[0]
+
+
+# How is help laid out? In sections: options by the method they belong to, commands by what they are asked about.
+
+
+class Sectioned(TyperCommand):
+    """A command whose help has a section for every panel of its options: plain help would ignore panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # click's, or typer's copy of them
+        """Write a section for arguments, one for options, and one for every panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Grouped(TyperGroup):
+    """A group whose help lists its commands by panel, each with its whole first sentence: click would cut it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for every panel, with all descriptions below each other."""
+        width = max(map(len, self.commands))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None)
+            title = panel if isinstance(panel, str) else "Commands"
+            sections.setdefault(title, []).append((name.ljust(width), first_sentence(command.help or "")))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def first_sentence(text: str) -> str:
+    r"""The first sentence of a command's help, on one line.
+
+    >>> first_sentence("Where else does this fire? The strongest places.")
+    'Where else does this fire?'
+    >>> first_sentence("Reads a .gguf file, and S(v)\nof heads.")
+    'Reads a .gguf file, and S(v) of heads.'
+    """
+    sentences = re.split(r"(?<=[.?!])\s+", " ".join(text.split("\n\n")[0].split()))
+    return sentences[0]

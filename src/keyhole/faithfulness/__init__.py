@@ -10,11 +10,11 @@ sufficient(run)      the smallest circuit that carries the answer by itself
 from keyhole.faithfulness.backup_record import Backups
 from keyhole.faithfulness.backups import PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline, baseline
+from keyhole.faithfulness.causes import Arithmetic, Cause, Causes
 from keyhole.faithfulness.effects import effects
+from keyhole.faithfulness.removals import Row, Verification
 from keyhole.faithfulness.sufficient import sufficient
-from keyhole.intervene.parts import Arithmetic, Cause, Causes
-from keyhole.intervene.rows import Row, Verification
-from keyhole.intervene.verification import verify
+from keyhole.faithfulness.verification import verify
 
 __all__ = [
     "Arithmetic",

@@ -24,22 +24,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Component
+from keyhole.circuits.records import Component
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.backup_record import BackupKind, Backups, Pair, Removed
+from keyhole.faithfulness.backup_record import BackupKind, Backups, Pair, Removed, handovers
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
-from keyhole.faithfulness.handover import handovers
 from keyhole.faithfulness.masked import masked
-from keyhole.faithfulness.question import MaskedQuestion, question, until_answer
+from keyhole.faithfulness.removals import Stopped
 from keyhole.faithfulness.search import LEAST_GAP
+from keyhole.faithfulness.shares import MaskedQuestion, question, until_answer
 from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.intervene.rerun import Edits, rerun_each
-from keyhole.intervene.rows import Stopped
 from keyhole.intervene.silence import Silence
-from keyhole.models.heads import Head, head_name
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.tokens.prompts import Prompt
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress, duration, part_of, silent
 from keyhole.tasks.example import Example
 

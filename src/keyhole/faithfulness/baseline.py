@@ -27,13 +27,13 @@ from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.masked import FLOATS, masked
 from keyhole.faithfulness.other_words import words_of
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.tokens.prompts import Prompt, encode, prompt_text, text_ids
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import Prompt, encode, prompt_text, text_ids
 from keyhole.progress import Progress, silent
 from keyhole.strict import printable, quoted, read_text, shortened
+from keyhole.tasks.corpus import documents
 from keyhole.tasks.example import Example
-from keyhole.tasks.text.corpus import documents
-from keyhole.tasks.text.prose import knows_tasks_alone
+from keyhole.tasks.prose import knows_tasks_alone
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -14,11 +14,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.architecture.mlps import MlpWeights, NoMlp
-from keyhole.models.architecture.norms import Norm, read_norm
-from keyhole.models.architecture.rotary import Rotary
-from keyhole.models.architecture.weights import bias_of, matrix_of, optional, read_qk_norm, read_unnormed, submodule
-from keyhole.models.recording.attention import AttentionRule
+from keyhole.models.attention import AttentionRule
+from keyhole.models.facts import Norm, Rotary, read_norm
+from keyhole.models.mlps import MlpWeights, NoMlp
+from keyhole.models.weights import bias_of, matrix_of, optional, read_qk_norm, read_unnormed, submodule
 
 if TYPE_CHECKING:
     from torch import nn

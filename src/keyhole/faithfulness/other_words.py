@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from keyhole.circuits.writer import Writer
-from keyhole.intervene.gradients import estimate
-from keyhole.intervene.remove import Metric
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.circuits.records import Writer
+from keyhole.intervene.removal import Metric
+from keyhole.intervene.writers import estimate
+from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:

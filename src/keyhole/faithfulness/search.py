@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float
 
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.connected import Reach
 from keyhole.faithfulness.masked import Masked
 from keyhole.faithfulness.shares import Shares, along
 from keyhole.faithfulness.token_masks import EdgeList, only
-from keyhole.intervene.remove import Metric
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.faithfulness.wiring import Reach
+from keyhole.intervene.removal import Metric
+from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
 
 Result = TypeVar("Result")

@@ -1,4 +1,6 @@
-"""Which edges is the answer made of? Shares by integration from the baseline to the prompt; they add up to the gap.
+"""What is an edge's share of the answer? A prompt, its answer and its baseline, integrated from the baseline.
+
+Which edges is the answer made of? Shares by integration from the baseline to the prompt; they add up to the gap.
 
 All masks go from 0 to 1 together (m is the answer, w_u(a) what u writes in the pass at a, base_u its baseline):
 
@@ -9,7 +11,8 @@ does. A share ranks edges and is no effect: each of three edges in a chain has a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -19,16 +22,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.faithfulness.masked import Masked, rows_at_once
-from keyhole.faithfulness.stream import Writes
+from keyhole.errors import KeyholeError
+from keyhole.faithfulness.baseline import Baseline
+from keyhole.faithfulness.masked import Masked, Writes, masked, rows_at_once
 from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
-from keyhole.faithfulness.wiring import Wiring
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.faithfulness.wiring import Reach, Wiring, reach_of
+from keyhole.intervene.removal import Metric, Question
+from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
-    from keyhole.intervene.remove import Metric
+    from keyhole.intervene.removal import Metric
+    from keyhole.models.run import Run
 
 LOOK = 17  # points at which the answer is looked at, to place the others
 FEWEST, MOST = 8, 32  # points that gradients are taken at
@@ -240,3 +246,71 @@ def reader_slopes(masked: Masked, metrics: Sequence["Metric"], masks: Sequence[M
         reads = [read for _, read in stream.reads]
         slopes = torch.autograd.grad(answers, reads, materialize_grads=True, allow_unused=True)
     return stream.changes, [(readers, slope) for (readers, _), slope in zip(stream.reads, slopes, strict=True)]
+
+
+# What is asked of the pass with masks? A prompt, its answer and its baseline, ready to be run in copies.
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedQuestion(Question):
+    """The same with what stands in for writers; the prompt ends at the token that predicts the answer."""
+
+    baseline: Baseline
+    masked: Masked
+    precomputed: Shares | None = None  # where they were computed together with others'
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Shares of all edges; computed when first asked for."""
+        return shares(self.masked, self.metric) if self.precomputed is None else self.precomputed
+
+    @cached_property
+    def reach(self) -> Reach:
+        """What joins edges."""
+        return reach_of(self.run, self.masked.wiring)
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The answer in the prompt, and with every writer at its baseline."""
+        nothing, whole = self.answers([everything(0.0), everything(1.0)])
+        return float(whole), float(nothing)
+
+    def answers(self, masks: Sequence[Mask], progress: Progress | None = None) -> Float[np.ndarray, "mask"]:
+        """The answer in copies with these masks."""
+        logits = self.logits(masks, progress)
+        return np.array([self.metric.of(row) for row in logits])
+
+    def logits(self, masks: Sequence[Mask], progress: Progress | None = None) -> list[torch.Tensor]:
+        """The logits at the last token in copies with these masks."""
+        rows: list[torch.Tensor] = []
+        size = rows_at_once(self.masked, masks)
+        with torch.no_grad(), exact_matmul():
+            for start in range(0, len(masks), size):
+                rows += self.masked.masked_logits(masks[start : start + size]).unbind(0)
+                (progress or silent)(len(rows), len(masks))
+        return rows
+
+
+def until_answer(run: "Run", end: int) -> "Run":
+    """The run, or the same prompt cut after the token that predicts the answer: later tokens cannot matter."""
+    return run if end == len(run) - 1 else run.model.run(list(run.token_ids[: end + 1]), bos=False)
+
+
+def question(run: "Run", metric: Metric, baseline: Baseline) -> MaskedQuestion:
+    """A prompt and an answer to ask about; `run` ends at the token that predicts it."""
+    if not metric.targets:
+        raise KeyholeError(
+            "effects are changes of an answer, and this circuit was traced from a direction or from given firings: "
+            "trace it with a target."
+        )
+    if metric.end != len(run) - 1:
+        raise KeyholeError("the run goes on after the token that predicts the answer: cut it there.")
+    with run.model.steady():
+        return MaskedQuestion(run, metric, baseline, replace(masked([run]), baseline=baseline.writes))
+
+
+def joined(questions: Sequence[MaskedQuestion]) -> Masked:
+    """One pass for the prompts of all questions, which are of one model and equally long."""
+    words = torch.cat([question.masked.words for question in questions])
+    baselines = torch.stack([question.baseline.writes for question in questions], dim=1)
+    return replace(questions[0].masked, words=words, baseline=baselines)

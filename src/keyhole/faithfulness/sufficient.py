@@ -15,27 +15,25 @@ import torch
 import transformers
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
-from keyhole.circuits.parameters import Sufficient
+from keyhole.circuits.records import Sufficient
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
-from keyhole.faithfulness.effects import measure
-from keyhole.faithfulness.faithful import kept_on_others
-from keyhole.faithfulness.question import MaskedQuestion, joined, question, until_answer
+from keyhole.faithfulness.effects import kept_on_others, measure
 from keyhole.faithfulness.search import LEVEL, Found, Search, search_together
-from keyhole.faithfulness.shares import shares_together
-from keyhole.intervene.remove import Metric
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.tokens.prompts import Prompt
+from keyhole.faithfulness.shares import MaskedQuestion, joined, question, shares_together, until_answer
+from keyhole.intervene.removal import Metric
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
 from keyhole.tasks.example import Example
-from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
+from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import answer_facts, checked, model_facts
 from keyhole.tracing.exactness import check_runs
-from keyhole.tracing.firings.firing import Firing
-from keyhole.tracing.firings.why import explain_sites
+from keyhole.tracing.firing import Firing
 from keyhole.tracing.settings import Seeds, Settings
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain_sites
 from keyhole.version import __version__
 
 if TYPE_CHECKING:

@@ -1,6 +1,9 @@
 """What does a result look like on paper? One function per figure: plain tensors in, a matplotlib Figure out."""
 
+from keyhole._moved import names_of
 from keyhole.figures.attention import attention_figure, head_figure
 from keyhole.figures.style import save
 
 __all__ = ["attention_figure", "head_figure", "save"]
+
+__getattr__ = names_of("keyhole.figures")

@@ -1,21 +1,42 @@
-"""Where does a head attend? All its weights, tokens on both sides."""
+"""Where does a head attend, and which heads take over?
+
+Where does a head attend? All its weights, tokens on both sides.
+"""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from torch import Tensor
 
-from keyhole.brief import model_label
+from keyhole.brief import Head, head_name, model_label
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import INK, blank, plain, scale, tidy, wrapped
-from keyhole.models.heads import Head
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.recording.attention import visible_mask
-from keyhole.models.tokens.prompts import token_label
+from keyhole.faithfulness.backup_record import Backups
+from keyhole.figures.style import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    RED,
+    Section,
+    blank,
+    heading,
+    legend,
+    page,
+    plain,
+    scale,
+    tidy,
+    wrapped,
+)
+from keyhole.models.attention import visible_mask
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import token_label
 from keyhole.qk.channels import check_head
 
 if TYPE_CHECKING:
@@ -62,3 +83,88 @@ def attention_figure(weights: Float[Tensor, "dest src"], tokens: Sequence[str], 
 def _name(tokens: Sequence[str], place: int) -> str:
     name = token_label(tokens, place)
     return plain(name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…")
+
+
+# Which heads take over? Effects of heads alone and once another is gone, and what joint removals cost.
+
+_SHADES = {"wakes": RED, "counts more": PALETTE[1], "holds back less": PALETTE[2]}
+_NAMED_BACKUPS = 6  # backups whose names stand beside their dots
+_BARS = {"alone": GREY, "effects added": BLUE, "with its backups": RED, "with random heads": FAINT}
+
+
+def backups_figure(found: Backups) -> Figure:
+    """A dot a pair: the second head's effect alone, and after; beside it, joint removals."""
+    backed = [row for row in found.heads if row.supporting]
+    figure = blank(10.5 if backed else 6.0, 4.6)
+    heading(figure, f"Which heads take over? {plain(found.model)}")
+    axes = figure.subplots(1, 2 if backed else 1, squeeze=False)[0]
+    _pairs(axes[0], found)
+    handles: list[Any] = [
+        Line2D([], [], color=shade, marker="o", linestyle="none", markersize=6, label=kind)
+        for kind, shade in _SHADES.items()
+    ]
+    handles += [
+        Line2D([], [], color=BLUE, marker="o", linestyle="none", markersize=4, label="no backup"),
+        Line2D([], [], color=GREY, marker="x", linestyle="none", markersize=5, label="random pair"),
+    ]
+    if backed:
+        for i, (name, shade) in enumerate(_BARS.items()):
+            values = [_bars(row)[name] for row in backed]
+            axes[1].barh([at + 0.2 * (i - 1.5) for at in range(len(backed))], values, height=0.18, color=shade)
+        axes[1].axvline(0, color=INK, linewidth=0.8)
+        axes[1].set_yticks(range(len(backed)), [head_name(row.head) for row in backed])
+        axes[1].set_ylim(len(backed) - 0.5, -0.5)
+        tidy(axes[1], "a head removed", x=f"effect on the {found.metric}")
+        handles += [Patch(color=shade, label=name) for name, shade in _BARS.items()]
+    legend(figure, handles, columns=5, beneath=True)
+    return figure
+
+
+def _bars(row: Any) -> dict[str, float]:
+    random = sum(row.random) / max(1, len(row.random))
+    return dict(zip(_BARS, (row.effect, row.expected, row.joint, random), strict=True))
+
+
+def _pairs(axis: Any, found: Backups) -> None:
+    others = [pair for row in found.heads for pair in row.pairs if not pair.kind]
+    axis.plot([p.alone for p in found.random], [p.after for p in found.random], "x", color=GREY, markersize=4)
+    axis.plot([p.alone for p in others], [p.after for p in others], "o", color=BLUE, markersize=3, alpha=0.5)
+    for pair in found.pairs:
+        axis.plot([pair.alone], [pair.after], "o", color=_SHADES[str(pair.kind)], markersize=6)
+    for pair in found.pairs[:_NAMED_BACKUPS]:
+        label = f"{head_name(pair.second)} without {head_name(pair.first)}"
+        axis.annotate(label, (pair.alone, pair.after), xytext=(6, 0), textcoords="offset points", fontsize=8)
+    ends = [*axis.get_xlim(), *axis.get_ylim()]
+    line = [min(ends), max(ends)]
+    axis.plot(line, line, color=FAINT, linewidth=1, zorder=0)
+    axis.fill_between(
+        line, [y - found.bar for y in line], [y + found.bar for y in line], color=FAINT, alpha=0.4, zorder=0
+    )
+    tidy(axis, "a dot a pair", x="effect of a head", y="its effect once another is gone")
+
+
+def backups_page(found: Backups) -> str:
+    """The picture and its tables on one page."""
+    text = (
+        "On the line, a head has the same effect whether or not the other is there; above it, it takes over. wakes: it "
+        "writes something else once the other is gone. counts more: it writes the same, and the answer depends more on "
+        "it. holds back less: it worked against the answer, and does so less. reaction: what the answer loses, the "
+        "first head gone, if the second writes what it wrote in the prompt."
+    )
+    sections = [Section("Pairs of heads", text, *found.cells, backups_figure(found), "Effects alone and after")]
+    columns, rows = found.joint_cells
+    if rows:
+        joint = (
+            "A head is removed alone, then with all its backups that support the answer; and with as many random heads "
+            "of the same layers."
+        )
+        sections.append(Section("Joint removal", joint, columns, rows))
+    columns, rows = found.handover_cells
+    if rows:
+        keys = (
+            "Inside a head, other keys take over: what the source loses, the softmax hands to them. Without the "
+            "signals on its keys, weight A_j becomes A_j exp(-d_j) / sum_k A_k exp(-d_k), with d_j what the "
+            "score of key j loses. error: the largest difference to the measured weights, over all keys."
+        )
+        sections.append(Section("What the softmax hands on", keys, columns, rows))
+    return page(f"Backups: {found.model}", found.summary, sections)

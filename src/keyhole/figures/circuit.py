@@ -13,7 +13,7 @@ from keyhole.circuits.shown import SHOWN, shown
 from keyhole.circuits.text import answer_label, ends_label
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, legend, plain, text_width, wrapped
-from keyhole.models.tokens.prompts import token_label
+from keyhole.models.tokens import token_label
 
 _BROWN, _GREEN = "#a0622d", "#4e8f4a"
 _FILL = {"head": BLUE, "mlp": _BROWN, "embedding": _GREEN, "target": RED}

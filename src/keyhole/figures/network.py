@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
+from keyhole.brief import Head, head_name
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend
-from keyhole.models.heads import Head, head_name
 
 Box = tuple[Head, str]  # a token that a head reads, by its role
 Places = dict[Head | Box, tuple[float, float]]

@@ -8,13 +8,11 @@ estimate(run, metric)                what it would lose without each writer, to 
 mean_writes(runs)                    what to write instead of nothing: the mean over prompts that are alike
 """
 
+from keyhole._moved import names_of
 from keyhole.intervene.cuts import edge_cut, parallel, serial, side_cut
-from keyhole.intervene.deltas import Cut
-from keyhole.intervene.gradients import Estimates, estimate
-from keyhole.intervene.means import mean_writes
 from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
-from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
-from keyhole.intervene.writers import all_but, answers_without, places
+from keyhole.intervene.removal import Cut, Metric, Mode, Outcome, intervene, random_cut
+from keyhole.intervene.writers import Estimates, all_but, answers_without, estimate, mean_writes, places
 
 __all__ = [
     "CausesRemoved",
@@ -36,3 +34,5 @@ __all__ = [
     "serial",
     "side_cut",
 ]
+
+__getattr__ = names_of("keyhole.intervene")

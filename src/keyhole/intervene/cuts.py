@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Edge, Traced
 from keyhole.circuits.consistency import require_fits, require_model
-from keyhole.circuits.parameters import Accpp
-from keyhole.circuits.writer import SideName, Signal, Writer
+from keyhole.circuits.records import Accpp, SideName, Signal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.removal import Cut, Metric
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

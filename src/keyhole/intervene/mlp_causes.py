@@ -15,17 +15,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.circuits.writer import Writer
-from keyhole.intervene.remove import AGREES, Metric
+from keyhole.circuits.records import Writer
+from keyhole.intervene.removal import AGREES, Metric
 from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, WriterEdit, rerun
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.numbers.tolerance import tolerance_of
-from keyhole.tracing.mlps.attribution import Parts, norms_at
-from keyhole.tracing.mlps.places import Places
+from keyhole.models.numbers import exact_matmul, tolerance_of
+from keyhole.tracing.mlp_attribution import Parts, norms_at
+from keyhole.tracing.mlp_places import Places
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.mlps.explain import MlpWrite
+    from keyhole.tracing.mlp_causes import MlpWrite
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from keyhole.intervene.silence import Silence, on_write, silence_layer
-from keyhole.models.architecture.mlp_facts import mlp_facts
-from keyhole.models.architecture.weights import optional, submodule
-from keyhole.models.recording.capture import Captured, Notes, capture
-from keyhole.models.recording.records import attention_batch, mlp_writes
-from keyhole.models.recording.stacks import cut_attention
+from keyhole.models.capture import Captured, Notes, attention_batch, capture, mlp_writes
+from keyhole.models.facts import mlp_facts
 from keyhole.models.run import AttentionRun
+from keyhole.models.stacks import cut_attention
+from keyhole.models.weights import optional, submodule
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from keyhole.circuits.writer import Kind
-from keyhole.models.architecture.weights import LayerWeights, optional
-from keyhole.models.recording.capture import Notes
-from keyhole.models.recording.records import attention_batch
-from keyhole.models.recording.stacks import cut_attention
+from keyhole.circuits.records import Kind
+from keyhole.models.capture import Notes, attention_batch
 from keyhole.models.run import AttentionRun
-from keyhole.tracing.writes.writers import biases_of, values_of
+from keyhole.models.stacks import cut_attention
+from keyhole.models.weights import LayerWeights, optional
+from keyhole.tracing.writers import biases_of, values_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -1,23 +1,29 @@
-"""What is an answer without some writers, or with them alone? In the model's own pass, where everything else is free.
+"""What is the answer without some writers, with them alone, or to first order? And what stands in for them?
+
+What is an answer without some writers, or with them alone? In the model's own pass, where everything else is free.
 
 This is the effect of a place, not the claim of a circuit: other paths may make up for what is gone.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import OFFSETS, Kind, Writer
+from keyhole.brief import brief
+from keyhole.circuits.records import OFFSETS, Kind, Writer
 from keyhole.errors import KeyholeError
-from keyhole.intervene.remove import Metric
-from keyhole.intervene.rerun import Edits, rerun_each
+from keyhole.intervene.removal import Metric
+from keyhole.intervene.rerun import Edits, WriterEdit, rerun, rerun_each
 from keyhole.intervene.silence import Silence
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import values_of, written_by
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -87,3 +93,126 @@ def _silence(run: "Run", kind: Kind, layer: int, group: list[Writer], instead: V
     dests = torch.tensor([writer.dest for writer in given], device=resid.device)
     total.index_add_(0, dests, torch.stack([instead[writer] for writer in given]).to(total))
     return Silence(kind, layer, off, total)
+
+
+# What would the answer lose without each writer, to first order? All writers at once, from one pass back.
+#
+#     loss of w = g . (o_w - o'_w),   g = d metric / d (what is written at that place)
+#
+# with o'_w nothing ("gradient times write"), or what the same writer wrote in another run ("attribution patching").
+# It is exact for a change that is small; taking all of a write away is not.
+
+Gradients = dict[tuple[str, int], Float[Tensor, "pos d_model"]]  # by block (as in WriterEdit) and layer
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Every writer's loss, to first order: heads by layer (of those with attention), head, dest and src."""
+
+    __repr__ = brief
+
+    attention_layers: tuple[int, ...]
+    slots: tuple[tuple[Kind, int], ...]  # (kind, layer) of the writers with one write per token
+    heads: Float[Tensor, "layers heads dest src"]
+    local: Float[Tensor, "slot pos"]
+
+    def of(self, writer: Writer) -> float:
+        """One writer's loss."""
+        if writer.kind == "head":
+            index = self.attention_layers.index(writer.layer)
+            return float(self.heads[index, writer.head, writer.dest, writer.src])
+        if (writer.kind, writer.layer) not in self.slots:
+            raise KeyholeError(f"there is no {writer.kind} in layer {writer.layer} that writes.")
+        return float(self.local[self.slots.index((writer.kind, writer.layer)), writer.dest])
+
+
+def estimate(run: "Run", metric: Metric, other: "Run | None" = None) -> Estimates:
+    """What the answer would lose if each writer wrote nothing, or what it wrote in the run `other`, to first order."""
+    if not metric.targets:
+        raise KeyholeError("without targets there is no answer that could lose anything: name some.")
+    if other is not None and len(other) != len(run):
+        raise KeyholeError(
+            f"the runs have {len(run)} and {len(other)} tokens: their writers are matched token by token, so that both "
+            "must be as long."
+        )
+    own, gradients = Writes([run]), _gradients(run, metric)
+    with exact_matmul():
+        heads, local = _along(own, gradients)
+        if other is not None:
+            other.require_fresh()
+            heads_there, local_there = _along(Writes([other]), gradients)
+            heads, local = heads - heads_there, local - local_there
+    return Estimates(tuple(own.attention_layers), tuple(own.local_slots), heads, local)
+
+
+def _gradients(run: "Run", metric: Metric) -> Gradients:
+    """The metric's gradient by what each block writes at each token: a pass with nothing added, and one back."""
+    run.require_fresh()
+    blocks = [("embedding", 0)]
+    for layer, record in enumerate(run.layers):
+        blocks += [("attention", layer)] if record.attention is not None else []
+        blocks += [("mixer", layer)] if record.mixer is not None else []
+        blocks += [("mlp", layer)]
+    with torch.inference_mode(False), torch.enable_grad():
+        nothing = [torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype) for _ in blocks]
+        edits = [WriterEdit(*block, zero.requires_grad_()) for block, zero in zip(blocks, nothing, strict=True)]
+        result = rerun(run, [Edits(writers=tuple(edits))], gradients=True)
+        found = torch.autograd.grad(metric.value(result.captured.logits[0, metric.end]), nothing)
+    return dict(zip(blocks, found, strict=True))
+
+
+def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """Every writer of a run read along the gradient at its place, g . o_w: heads, and others."""
+    block = {"bias": "attention"}
+    local = [
+        (vectors * gradients[block.get(kind, kind), layer]).sum(-1)
+        for (kind, layer), vectors in zip(writes.local_slots, writes.local[0], strict=True)
+    ]
+    run = writes.runs[0]
+    heads = []
+    for index, layer in enumerate(writes.attention_layers):
+        record, g = run.layer(layer), gradients["attention", layer]
+        read = torch.einsum("hrd,td->htr", writes.weights(layer).W_O, g) @ writes.values[0, index].mT
+        heads.append(record.weights(record.heads, range(len(run))) * read / record.out_scale[:, None])
+    return torch.stack(heads).double(), torch.stack(local).double()
+
+
+# What do writers write on average over prompts that are alike, token by token? For writing that instead of nothing.
+
+
+def mean_writes(runs: Sequence["Run"]) -> dict[Writer, Float[Tensor, "d_model"]]:
+    """The mean write of every place over runs of one model that have as many tokens.
+
+    A vector for each head and pair of tokens: for prompts of tens of tokens, not of hundreds.
+    """
+    if not runs:
+        raise KeyholeError("there are no runs to take a mean of.")
+    lengths = sorted({len(run) for run in runs})
+    if len(lengths) > 1:
+        raise KeyholeError(f"the runs have {lengths} tokens: writers are matched token by token, so give equal ones.")
+    for run in runs:
+        run.require_fresh()
+    every = places(runs[0])
+    kinds = {(writer.kind, writer.layer) for writer in every if writer.kind != "head"}
+    with exact_matmul():
+        heads = {layer: _heads(runs, layer) for layer in runs[0].model.attention_layers}
+        others = {(kind, layer): _others(runs, kind, layer) for kind, layer in kinds}
+    return {
+        w: heads[w.layer][w.head, w.dest, w.src] if w.kind == "head" else others[w.kind, w.layer][w.dest] for w in every
+    }
+
+
+def _heads(runs: Sequence["Run"], layer: int) -> Float[Tensor, "heads dest src d_model"]:
+    """Means of A_tb (v_b - b_V) W_O / m_t, which is linear in what stands before W_O."""
+    w = runs[0].model.weights(layer)
+    mixed = []
+    for run in runs:
+        record = run.layer(layer)
+        A = record.weights(record.heads, range(len(run))) / record.out_scale[:, None]
+        mixed.append(A[..., None] * values_of(record, w)[:, None])
+    return torch.stack(mixed).mean(0) @ w.W_O[:, None]
+
+
+def _others(runs: Sequence["Run"], kind: Kind, layer: int) -> Float[Tensor, "pos d_model"]:
+    every = range(len(runs[0]))
+    return torch.stack([written_by(run, Writer(kind, layer, None, 0, 0), every) for run in runs]).mean(0)

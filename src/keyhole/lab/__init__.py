@@ -10,21 +10,20 @@ sparse_study(model, prompts)                   how many channels heads need, aga
 emergence(checkpoints, places, prompts)        the same over a training
 """
 
-from keyhole.lab.heads.basis import BasisStudy, basis_study
-from keyhole.lab.heads.sparse import matched_text, sparse_study
-from keyhole.lab.heads.summary import pooled, summaries
-from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
-from keyhole.lab.payload.task import PayloadSettings
-from keyhole.lab.payload.toy import Payload
-from keyhole.lab.payload.toy import train as train_payload
-from keyhole.lab.svf.alignment import Alignment, align, alignment
-from keyhole.lab.svf.theorems import Check, lemma_3, theorem_1, theorem_2, theorem_3
-from keyhole.lab.svf.theorems_orthogonal import theorem_4
-from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
-from keyhole.lab.svf.train import train as train_svf
-from keyhole.lab.training.curves import change, curve
-from keyhole.lab.training.emergence import Emergence, Place, emergence
-from keyhole.lab.training.roles import find_roles
+from keyhole.lab.basis import BasisStudy, basis_study
+from keyhole.lab.emergence import Emergence, Place, emergence
+from keyhole.lab.head_summary import pooled, summaries
+from keyhole.lab.payload import Payload
+from keyhole.lab.payload import train as train_payload
+from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+from keyhole.lab.payload_task import PayloadSettings
+from keyhole.lab.roles import find_roles
+from keyhole.lab.sparse import matched_text, sparse_study
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf_alignment import Alignment, align, alignment, theorem_4
+from keyhole.lab.svf_theorems import Check, lemma_3, theorem_1, theorem_2, theorem_3
+from keyhole.lab.svf_train import train as train_svf
+from keyhole.lab.training_curves import change, curve
 
 __all__ = [
     "SVF",

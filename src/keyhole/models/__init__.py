@@ -3,35 +3,35 @@
 `keyhole.load` makes a Model; `model.run(prompt)` a Run, with an AttentionRun for every layer that attends. Names are
 imported when they are first used, since `keyhole.tasks` needs light modules of this package and not torch.
 
-model.py        Model: facts, folded weights, running prompts
-run.py          Run: what happened in one forward pass
-loading/        where a model comes from
-tokens/         how a text becomes tokens
-architecture/   where each architecture keeps its weights, and what they read and write once folded
-numbers/        precise enough, finite, exact, unchanged?
-recording/      how a forward pass becomes a record
-organism/       the built-in model: weights, tokenizer, model card
+model.py, run.py                 Model: facts, folded weights, running prompts; Run: what happened in one forward pass
+load.py, gguf.py                 where a model comes from
+tokens.py                        how a text becomes tokens
+families.py, facts.py            where each architecture keeps its weights, and what else differs
+weights.py, mlps.py              what weights read and write once norms are folded in
+attention.py, capture.py, stacks.py   how a forward pass becomes a record
+numbers.py                       precise enough, finite, exact, unchanged?
+organism/                        the built-in model: weights, tokenizer, model card
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keyhole.models.architecture.families import Family as Family
+    from keyhole.models.families import Family as Family
     from keyhole.models.model import Model as Model
     from keyhole.models.run import AttentionRun as AttentionRun
     from keyhole.models.run import LayerRun as LayerRun
     from keyhole.models.run import Run as Run
-    from keyhole.models.tokens.vocabulary import tokens_like as tokens_like
+    from keyhole.models.tokens import tokens_like as tokens_like
 
 __all__ = ["AttentionRun", "Family", "LayerRun", "Model", "Run", "tokens_like"]
 
 _HOMES = {
     "AttentionRun": "run",
-    "Family": "architecture.families",
+    "Family": "families",
     "LayerRun": "run",
     "Model": "model",
     "Run": "run",
-    "tokens_like": "tokens.vocabulary",
+    "tokens_like": "tokens",
 }
 
 if not TYPE_CHECKING:  # as in `keyhole` itself

@@ -10,10 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
-from keyhole.models.architecture.families import Family, family_of
-from keyhole.models.architecture.mlps import MlpWeights, NoMlp, read_mlp
-from keyhole.models.architecture.rotary import rope_types
-from keyhole.models.architecture.weights import (
+from keyhole.models.capture import Captured, capture, frozen_scale, layer_batch
+from keyhole.models.facts import rope_types
+from keyhole.models.families import Family, family_of
+from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
+from keyhole.models.numbers import fingerprint, require_finite_run, require_finite_weights, stamp
+from keyhole.models.run import LayerRun, Run
+from keyhole.models.stacks import cut_layer
+from keyhole.models.tokens import Encoded, Prompt, encode
+from keyhole.models.weights import (
     Dims,
     HeadOut,
     LayerWeights,
@@ -24,18 +29,11 @@ from keyhole.models.architecture.weights import (
     read_queries_keys,
     submodule,
 )
-from keyhole.models.numbers.finite import require_finite_run, require_finite_weights
-from keyhole.models.numbers.stamps import fingerprint, stamp
-from keyhole.models.recording.capture import Captured, capture
-from keyhole.models.recording.records import frozen_scale, layer_batch
-from keyhole.models.recording.stacks import cut_layer
-from keyhole.models.run import LayerRun, Run
-from keyhole.models.tokens.prompts import Encoded, Prompt, encode
 
 if TYPE_CHECKING:
-    from keyhole.contrast.data.sites import Contrast
-    from keyhole.contrast.found import Found
-    from keyhole.contrast.studies import StudySettings
+    from keyhole.features.contrast.found import Found
+    from keyhole.features.contrast.sites import Contrast
+    from keyhole.features.contrast.studies import StudySettings
 
 T = TypeVar("T")
 
@@ -115,9 +113,9 @@ class Model:
     ) -> "Found":
         """Which heads tell a contrast's keys apart, and by which feature? Judged by samples that did not make it.
 
-        These are `test`, or one half of the contrast. See `keyhole.contrast.found`.
+        These are `test`, or one half of the contrast. See `keyhole.features.contrast.found`.
         """
-        from keyhole.contrast.found import find_heads
+        from keyhole.features.contrast.found import find_heads
 
         return find_heads(self, contrast, test, settings)
 

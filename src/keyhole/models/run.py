@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.brief import brief, model_label
+from keyhole.brief import Head, brief, model_label
 from keyhole.errors import KeyholeError
-from keyhole.models.architecture.rotary import Rotary
-from keyhole.models.heads import Head
-from keyhole.models.numbers.precision import exact_matmul, working_dtype
-from keyhole.models.recording.attention import AttentionRule, visible_mask
-from keyhole.models.tokens.prompts import Prompt, prompt_text
+from keyhole.models.attention import AttentionRule, visible_mask
+from keyhole.models.facts import Rotary
+from keyhole.models.numbers import exact_matmul, working_dtype
+from keyhole.models.tokens import Prompt, prompt_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,14 +28,13 @@ if TYPE_CHECKING:
     from keyhole.qk.firings import Firings
     from keyhole.qk.omega import Basis
     from keyhole.tasks.example import Example
-    from keyhole.tracing.answers.next_tokens import NextTokens
-    from keyhole.tracing.answers.targets import Target, Tokens
-    from keyhole.tracing.firings.candidates import Keys
-    from keyhole.tracing.firings.firing import Firing, Tau, Why
-    from keyhole.tracing.mlps.explain import Constants, MlpWrite
+    from keyhole.tracing.answers import NextTokens, Target, Tokens
+    from keyhole.tracing.candidates import Keys
+    from keyhole.tracing.firing import Firing, Tau, Why
+    from keyhole.tracing.mlp_causes import Constants, MlpWrite
     from keyhole.tracing.settings import Seeds, Sinks
     from keyhole.tracing.trace import MethodOption, Options, ThroughOption
-    from keyhole.tracing.writes.writers import Split
+    from keyhole.tracing.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
 _DEST_BLOCK = 256  # rows of attention held at once
@@ -167,7 +165,7 @@ class Run:
             k: How many tokens.
             end: After which token of the prompt: a position, or the text of one token. Default: the last.
         """
-        from keyhole.tracing.answers.next_tokens import next_tokens
+        from keyhole.tracing.answers import next_tokens
 
         return next_tokens(self, k, end=end)
 
@@ -225,7 +223,7 @@ class Run:
             A `Firing`: per side, the fewest signals whose removal takes the weight below tau (with "not": lifts it to
             tau), each with its writer, its channels and what it is worth. `print` shows it.
         """
-        from keyhole.tracing.firings.why import explain
+        from keyhole.tracing.why import explain
 
         return explain(self, head, dest, src, tau=tau, keys=keys, why=why)
 
@@ -239,7 +237,7 @@ class Run:
         constants: "Constants" = "baseline",
     ) -> "MlpWrite":
         """Which writers made an MLP write this along a direction? See `keyhole.tracing.mlps`."""
-        from keyhole.tracing.mlps.explain import explain_mlp
+        from keyhole.tracing.mlp_causes import explain_mlp
 
         return explain_mlp(self, layer, pos, direction, cover=cover, constants=constants)
 
@@ -247,7 +245,7 @@ class Run:
         self, target: "Tokens", against: "Tokens | None" = None, *, end: int | str = -1
     ) -> "Float[Tensor, 'd_model']":
         """The direction at a token that raises an answer's logit, against another's. See `keyhole.tracing.mlps`."""
-        from keyhole.tracing.mlps.directions import toward
+        from keyhole.tracing.mlp_directions import toward
 
         return toward(self, target, against, end=end)
 
@@ -342,7 +340,7 @@ class Run:
         return sufficient(self, target, against=against, end=end, progress=progress, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":
-        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writes.writers`."""
-        from keyhole.tracing.writes.writers import split
+        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""
+        from keyhole.tracing.writers import split
 
         return split(self, layer, pos)

@@ -3,13 +3,10 @@
 `run.channels(head, dest, src)` splits one score; the basis of a layer is `keyhole.qk.omega.omega(model, layer)`.
 """
 
-from keyhole.qk.channels import Channels, score_row
-from keyhole.qk.controls import RotationControl, rotation_control
-from keyhole.qk.coordinates import InChannels, in_channels
+from keyhole.qk.channels import Channels, InChannels, in_channels, n_recon, n_recon_each, score_row, sparsity_each
+from keyhole.qk.controls import RotationControl, SliceUse, rotation_control, slice_sets, slice_use
 from keyhole.qk.firings import Firings, Site, find_firings
 from keyhole.qk.omega import Basis, Omega, blocks, decompose
-from keyhole.qk.slices import SliceUse, slice_sets, slice_use
-from keyhole.qk.sparsity import n_recon, n_recon_each, sparsity_each
 
 __all__ = [
     "Basis",

@@ -1,31 +1,138 @@
-"""How does one attention score split over the head's singular channels, and how few of them carry it?
+"""How does a score split over channels? In head space, for one score and for batches, with its sparsity.
 
-    S_ds = scaling q_d . k_s = sum_k scaling a_k B_sk (+ rest)
-    relative attention  RA = S_ds - mean over the other visible keys,  with one term per channel
+What are the queries and keys of a layer in the channels of its heads? Every score as channels plus a rest.
 
-RA is taken on scaled scores before softcap, ALiBi and sinks. Without these, RA > 0 whenever the weight exceeds
-1 / (number of visible keys).
+    S_ds = scaling q_d . k_s = a_d . B_s + rest_ds
+
+The rest is zero unless a head's Omega is rank deficient: RoPE can turn a query out of what such a head reads. Queries
+and keys come from folded weights and frozen scales, not from the captured ones, so that comparing these scores with
+the model's own compares two independent ways to them.
 """
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.brief import brief
+from keyhole.brief import Head, brief
 from keyhole.errors import KeyholeError
-from keyhole.models.heads import Head
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.numbers.tolerance import require_exact
-from keyhole.qk.coordinates import in_channels
-from keyhole.qk.omega import Basis, omega
-from keyhole.qk.sparsity import n_recon, sparsity
+from keyhole.models.numbers import exact_matmul, require_exact
+from keyhole.models.stacks import attention_of, read_keys, read_queries
+from keyhole.qk.omega import Basis, Omega, omega
 
 if TYPE_CHECKING:
-    from keyhole.models.run import Run
+    from keyhole.models.run import LayerRun, Run
+    from keyhole.models.weights import LayerWeights
+
+
+@dataclass(frozen=True)
+class InChannels:
+    """Queries and keys of some heads in channel coordinates; those beyond a head's rank are zero."""
+
+    __repr__ = brief
+
+    a: Float[Tensor, "*runs heads pos channel"]  # what each query asks, scaling included
+    B: Float[Tensor, "*runs heads pos channel"]  # what each key offers
+    k: Float[Tensor, "*runs heads pos d_head"]
+    unread: Float[Tensor, "*runs heads pos d_head"] | None  # of queries, scaling included; None: all is in the channels
+    rank: Int[Tensor, "heads"]
+
+    def rest(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
+        """What is outside the channels of the scores of some queries."""
+        if self.unread is None:
+            n = self.a.shape[-2]
+            return self.a.new_zeros(()).expand(*self.a.shape[:-2], len(range(n)[dests]), n)
+        return self.unread[..., dests, :] @ self.k.mT
+
+    def scores(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
+        """The scaled scores of some queries against every key, visible or not."""
+        inside = self.a[..., dests, :] @ self.B.mT
+        return inside if self.unread is None else inside + self.rest(dests)
+
+
+def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis = "linear") -> InChannels:
+    """The coordinates of all heads of a layer, or of one."""
+    run.layer(layer)  # refuses a layer without heads
+    return layer_in_channels(run.layers[layer], run.model.weights(layer), omega(run.model, layer, basis), head)
+
+
+def layer_in_channels(layer: "LayerRun", w: "LayerWeights", om: Omega, head: int | None = None) -> InChannels:
+    """The same for a layer of one run, or of several side by side."""
+    record = attention_of(layer)
+    if head is None:
+        heads, k = slice(None), read_keys(layer, w).repeat_interleave(record.group, dim=-3)
+    else:
+        kv = record.kv(head)
+        heads, k = slice(head, head + 1), read_keys(layer, w, slice(kv, kv + 1))
+    q, G_d, G_s = record.rule.scaling * read_queries(layer, w, heads), om.G_d[heads], om.G_s[heads]
+    a, deficient, unread = q @ G_d, om.rank[heads] < k.shape[-1], None
+    if bool(deficient.any()):
+        unread = torch.where(deficient[:, None, None], q - a @ G_s, 0.0)
+    return InChannels(a, k @ G_s.mT, k, unread, om.rank[heads])
+
+
+# How few terms carry a sum? S(v) and N_recon, of one split and of many at once.
+
+
+def sparsity(terms: Float[Tensor, "channel"]) -> float:
+    """S(v) of one split.
+
+    >>> sparsity(torch.tensor([0.0, 0.0, 5.0, 0.0]))
+    0.25
+    """
+    return float(sparsity_each(terms))
+
+
+def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*batch"]:
+    """S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]; small means few terms carry the sum. NaN if all are zero.
+
+    >>> sparsity_each(torch.tensor([[0.0, 5.0], [1.0, -1.0]])).tolist()
+    [0.5, 1.0]
+    """
+    terms = terms.double()
+    return terms.abs().mean(-1) ** 2 / terms.square().mean(-1)
+
+
+def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
+    """Size of the smallest set of terms that sums to `tolerance` times the total.
+
+    None if the total is not positive or the terms cannot reach it (where a `total` includes a rest beside them).
+    `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
+
+    >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
+    (2, 1)
+    """
+    whole = terms.double().sum() if total is None else torch.tensor(total, dtype=torch.float64, device=terms.device)
+    count = float(n_recon_each(terms, whole, tolerance))
+    return None if math.isnan(count) else int(count)
+
+
+def n_recon_each(
+    terms: Float[Tensor, "*batch channel"], total: Float[Tensor, "*batch"], tolerance: float = 1.0
+) -> Float[Tensor, "*batch"]:
+    """N_recon of every split; NaN where there is none.
+
+    >>> n_recon_each(torch.tensor([[3.0, 1.0, -0.01], [-1.0, 0.5, 0.0]]), torch.tensor([3.99, -0.5])).tolist()
+    [2.0, nan]
+    """
+    ordered, total = terms.double().sort(dim=-1, descending=True).values, total.double()[..., None]
+    slack = 1e-6 * ordered.abs().sum(-1, keepdim=True)  # float32 terms, summed in another order, fall short by rounding
+    reached = ordered.cumsum(-1) >= tolerance * total - slack
+    counts = reached.int().argmax(-1).double() + 1
+    return torch.where((total[..., 0] > 0) & reached.any(-1), counts, float("nan"))
+
+
+# How does one attention score split over the head's singular channels, and how few of them carry it?
+#
+#     S_ds = scaling q_d . k_s = sum_k scaling a_k B_sk (+ rest)
+#     relative attention  RA = S_ds - mean over the other visible keys,  with one term per channel
+#
+# RA is taken on scaled scores before softcap, ALiBi and sinks. Without these, RA > 0 whenever the weight exceeds 1 /
+# (number of visible keys).
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.numbers.precision import exact_matmul, working_dtype
+from keyhole.models.numbers import exact_matmul, working_dtype
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -1,14 +1,26 @@
-"""What is a store of? The model, every setting and every prompt: what decides its content, in one JSON document."""
+"""What is a store of? Its manifest, what became of each prompt, and what was chosen for all.
+
+What is a store of? The model, every setting and every prompt: what decides its content, in one JSON document.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from keyhole.errors import KeyholeError
+import numpy as np
+from jaxtyping import Int
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.strict import is_index, is_list, parse_json, quoted, require, require_fields
 from keyhole.tasks.example import Example
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from keyhole.store.store import Store, Where
 
 SCHEMA = 1
 PART = 64  # prompts
@@ -155,3 +167,86 @@ def _plain(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return dict(json.loads(json.dumps(dict(values), allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise KeyholeError(f"{name} should be plain values, which JSON can hold: {error}.") from error
+
+
+# What became of one prompt of many? Its circuit, or why there is none, and how well the model knew the answer.
+
+Status = Literal["circuit", "headless", "empty", "failed", "skipped"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One prompt of a run over many.
+
+    The model's own answer is None where it was never asked: a prompt that failed before it ran.
+    """
+
+    index: int  # in the whole run
+    example: Example  # the prompt and its answers
+    status: Status  # headless: a circuit without heads; empty: nothing to trace; skipped: the model was wrong
+    circuit: Circuit | None = None  # None: there is none
+    error: str | None = None  # why there is no circuit
+    correct: bool | None = None  # whether the likeliest token is a right answer
+    predicted: str | None = None  # the likeliest token
+    probability: float | None = None  # of the right answers together
+    difference: float | None = None  # mean logit, right answers less wrong ones
+    # vectors by edge, if the store keeps them (`keyhole.store.store`); not read back with the rest
+    signals: "Mapping[int, npt.NDArray[np.float32]] | None" = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_choice("status", self.status, Status)
+        if (self.circuit is not None) != (self.status in ("circuit", "headless")):
+            told = "no circuit" if self.circuit is None else "a circuit"
+            raise KeyholeError(f'prompt {self.index} cannot have status "{self.status}" and {told}.')
+        if self.circuit is not None and bool(self.circuit.heads) != (self.status == "circuit"):
+            raise KeyholeError(f'prompt {self.index}: a circuit is "headless" if it has no heads, and only then.')
+        if self.status == "failed" and not self.error:
+            raise KeyholeError(f"prompt {self.index} failed: say why, in `error`.")
+
+
+# Which prompts of a store have a circuit, and which few of them stand for all?
+
+T = TypeVar("T")
+
+
+def traced_prompts(store: "Store", where: "Where" = None) -> Int[np.ndarray, "circuits"]:
+    """The prompts that have a circuit, of those that `where` (of the table `prompts`) asks for; in order."""
+    found = store.table("prompts", columns=["prompt"], where=where)["prompt"].to_numpy()
+    return np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
+
+
+def label_columns(store: "Store", where: Mapping[str, object]) -> dict[str, object]:
+    """What is asked of a store's prompts, labels called by their own names: their columns have texts alone."""
+    labels = {name: f"label_{name}" for name in store.manifest.labels}
+    found = {labels.get(name, name): value for name, value in where.items()}
+    return {
+        name: str(value) if name in labels.values() and isinstance(value, int) else value
+        for name, value in found.items()
+    }
+
+
+def by_template(store: "Store", prompts: Sequence[int]) -> list[int]:
+    """These prompts, those of one template together.
+
+    Tasks write a few prompts with one order of names, then as many with the other, and so on. Prompts at even distances
+    may then all be of one order; of this list they are of all.
+    """
+    table = store.table("prompts", columns=["prompt", "template"], where={"prompt": list(prompts)})
+    template = dict(zip(table["prompt"].to_pylist(), table["template"].to_pylist(), strict=True))
+    return sorted(prompts, key=lambda prompt: (template[prompt] or "", prompt))
+
+
+def some_prompts(store: "Store", n: int) -> list[int]:
+    """At most n prompts with a circuit, as many of each template as its share."""
+    return spread(by_template(store, traced_prompts(store).tolist()), n)
+
+
+def spread(items: Sequence[T], n: int) -> list[T]:
+    """N of these, evenly from all over.
+
+    >>> spread(range(10), 3), spread("ab", 5), spread("", 5)
+    ([0, 3, 6], ['a', 'b'], [])
+    """
+    n = min(n, len(items))
+    return [items[i * len(items) // n] for i in range(n)]

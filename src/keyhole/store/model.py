@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.numbers.stamps import require_same_weights
+from keyhole.models.numbers import require_same_weights
 from keyhole.models.organism import source_named
 from keyhole.store.store import Store
 
 if TYPE_CHECKING:
-    from keyhole.models.loading.load import Source
+    from keyhole.models.load import Source
     from keyhole.models.model import Model
 
 
@@ -17,7 +17,7 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
 
     Without `model` it is loaded by the name that the store has, which for a file is its path as it was given.
     """
-    from keyhole.models.loading.load import load
+    from keyhole.models.load import load
     from keyhole.models.model import Model
 
     told = store.manifest.model

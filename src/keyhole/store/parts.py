@@ -1,25 +1,147 @@
-"""What is a part of a store? A block of prompts as Parquet files, one per table, and a record that completes them.
+"""What is a part of a store? Parquet files and the record that completes them, written by one process alone.
 
-Files are named after everything that decides them (`Manifest.key`), written aside, flushed and renamed; the record,
-with sizes and checksums, comes last. A stop anywhere leaves a part that is complete, or one that is made again.
+Who writes? One process at a time, which says who it is; the lock of a process that died is nobody's.
 """
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+import os
+import platform
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from keyhole.cache import digest
-from keyhole.errors import KeyholeError
-from keyhole.files import replacing, sync_folder
-from keyhole.store.files import parquet_of, table_of
-from keyhole.store.manifest import Manifest, prompts_digest
-from keyhole.store.outcome import Outcome
-from keyhole.store.rows import rows_of
-from keyhole.store.schema import tables
+from keyhole.errors import KeyholeError, UnwritableError
+from keyhole.files import replacing, sync_folder, write_at_once
+from keyhole.store.manifest import Manifest, Outcome, prompts_digest
+from keyhole.store.rows import Rows, rows_of
+from keyhole.store.schema import SIGNALS, TABLES, arrow_schema, tables
 from keyhole.strict import is_index, parse_json, quoted, read_text, require, require_fields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOCK, WRITER = ".lock", ".writer.json"
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Write alone, or be told who writes. The lock file stays: one that is removed can be held twice."""
+    with unwritable(root):
+        try:
+            lock = FileLock(root / LOCK, timeout=0).acquire()
+        except Timeout as error:
+            raise UnwritableError(f"{_writer(root)} writes to {root}: wait for it, or stop it, then go on.") from error
+    with lock:
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        told = {"pid": os.getpid(), "host": platform.node(), "since": since}
+        write_at_once(root / WRITER, json.dumps(told) + "\n")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                (root / WRITER).unlink(missing_ok=True)
+
+
+@contextmanager
+def unwritable(root: Path) -> Iterator[None]:
+    """What the disk refuses, told with its reason."""
+    try:
+        yield
+    except OSError as error:
+        told = f"cannot write into {root} ({error.strerror or error}): make room or give rights, and go on."
+        raise UnwritableError(told) from error
+
+
+def _writer(root: Path) -> str:
+    try:
+        told = parse_json(read_text(root / WRITER))
+        return f"process {told['pid']} on {told['host']}, since {told['since']},"
+    except (KeyholeError, KeyError, TypeError):  # it has the lock and has not yet said who it is
+        return "another process"
+
+
+# How do rows become a Parquet file? Typed, finite and in range, or refused; the same rows give the same bytes.
+
+
+def table_of(manifest: Manifest, table: str, rows: Rows) -> "pa.Table":
+    """A table's rows as pyarrow has them. What a column cannot hold is refused, not wrapped or rounded to nothing."""
+    import pyarrow as pa
+
+    schema = arrow_schema(manifest, table)
+    made = []
+    for column in schema:
+        try:
+            made.append(pa.array(rows[column.name], column.type))
+        except (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError) as error:
+            raise KeyholeError(f"column {column.name} of {table} cannot hold what was found: {error}.") from error
+        _require_sound(table, column.name, rows, made[-1])
+    return pa.table(made, schema=schema)
+
+
+def parquet_of(table: "pa.Table") -> bytes:
+    """A table as a Parquet file, with checksums inside and no date.
+
+    Floats are split into streams of bytes, which compress better than numbers that never repeat; all else, which
+    repeats, into dictionaries.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    floats = [_path(column) for column in table.schema if pa.types.is_floating(_inside(column.type))]
+    others = [_path(column) for column in table.schema if not pa.types.is_floating(_inside(column.type))]
+    out = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        out,
+        compression="zstd",
+        use_dictionary=others,
+        use_byte_stream_split=floats,
+        write_page_checksum=True,
+    )
+    return bytes(out.getvalue())
+
+
+def _require_sound(table: str, name: str, rows: Rows, made: "pa.Array") -> None:
+    """All numbers of a store are finite, and its integers count or number something."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nested = pa.types.is_list(made.type) or pa.types.is_fixed_size_list(made.type)
+    flat = pc.list_flatten(made) if nested else made
+    if pa.types.is_floating(flat.type):
+        sound, told = pc.is_finite(flat), "finite numbers"
+    elif pa.types.is_integer(flat.type):
+        sound, told = pc.greater_equal(flat, pa.scalar(0, flat.type)), "numbers from 0"
+    else:
+        return
+    at = pc.index(sound, pa.scalar(False)).as_py()
+    if at >= 0:
+        row = pc.list_parent_indices(made)[at].as_py() if nested else at
+        raise KeyholeError(f"{name} of {table} holds {told}, but prompt {rows['prompt'][row]} has {flat[at].as_py()}.")
+
+
+def _inside(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
+
+
+def _path(column: "pa.Field") -> str:
+    """What Parquet calls a column: the elements of a list are a level of their own."""
+    return str(column.name) if _inside(column.type) == column.type else f"{column.name}.list.element"
+
+
+# What is a part of a store? A block of prompts as Parquet files, one per table, and a record that completes them.
+#
+# Files are named after everything that decides them (`Manifest.key`), written aside, flushed and renamed; the record,
+# with sizes and checksums, comes last. A stop anywhere leaves a part that is complete, or one that is made again.
 
 RECORDS = "parts"
 
@@ -114,3 +236,41 @@ def _read_record(path: Path, manifest: Manifest, number: int) -> dict[str, dict[
         require_fields(file, {"rows", "bytes", "sha256"}, "a file")
         require(is_index(file["rows"]) and is_index(file["bytes"]), "a file's size is no number.")
     return dict(told["files"])
+
+
+# What lies in a store's folder that should not? Drafts of writers that were stopped, and parts of other stores.
+
+ASIDE = "aside"
+FOLDERS = (*TABLES, SIGNALS, RECORDS, ASIDE)
+
+
+def prepare(root: Path, manifest: Manifest) -> None:
+    """Make the folders, and remove drafts: who holds the lock may, for nobody else is writing then."""
+    for name in (*tables(manifest), RECORDS):
+        (root / name).mkdir(exist_ok=True)
+        for draft in (root / name).glob(".*.part"):
+            draft.unlink(missing_ok=True)
+    sync_folder(root)
+
+
+def strays(root: Path, manifest: Manifest) -> Iterator[Damaged]:
+    """Files among the parts that are none of this store's, which a table tool would count."""
+    names = {manifest.name(number) for number in range(manifest.parts)}
+    for folder in FOLDERS[:-1]:
+        for path in sorted((root / folder).glob("[!.]*")):
+            if path.stem not in names:
+                yield Damaged(None, path, f"is of another model, setting or prompts: it will be put into {ASIDE}/.")
+
+
+def put_aside(root: Path, manifest: Manifest) -> None:
+    """Move strays out of the way; nothing is removed that might be somebody's."""
+    for stray in list(strays(root, manifest)):
+        place = root / ASIDE / stray.path.parent.name
+        place.mkdir(parents=True, exist_ok=True)
+        stray.path.replace(place / stray.path.name)
+        sync_folder(place)
+
+
+def disk_size(root: Path) -> int:
+    """Bytes of all that a store keeps."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())

@@ -1,29 +1,107 @@
-"""Where are the circuits of many prompts kept? In a folder of Parquet parts with a manifest; they come back exactly."""
+"""What is in a store? Its prompts, circuits and signals, opened, filtered and checked.
+
+Which rows are asked for? Tables over complete parts, read lazily: the columns and row groups that are needed.
+"""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Union
+
+from jaxtyping import Float32
 
 from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.files import is_file, require_folder, write_at_once
-from keyhole.store.back import CIRCUIT_TABLES, Row, by_prompt, circuit_from, needed, outcome_from
-from keyhole.store.lock import alone, unwritable
-from keyhole.store.manifest import MANIFEST, Manifest, differences, manifest_from, manifest_text
-from keyhole.store.outcome import STATUSES, Outcome
-from keyhole.store.parts import Damaged, Part, damage, has_record, keep_part, make_part
-from keyhole.store.reading import AGAIN, Where, dataset, expression, require_columns, rows_in, split
-from keyhole.store.schema import TABLES, tables
-from keyhole.store.tidy import FOLDERS, disk_size, prepare, put_aside, strays
+from keyhole.store.manifest import MANIFEST, STATUSES, Manifest, Outcome, differences, manifest_from, manifest_text
+from keyhole.store.parts import (
+    FOLDERS,
+    Damaged,
+    Part,
+    alone,
+    damage,
+    disk_size,
+    has_record,
+    keep_part,
+    make_part,
+    prepare,
+    put_aside,
+    strays,
+    unwritable,
+)
+from keyhole.store.rows import CIRCUIT_TABLES, Row, by_prompt, circuit_from, needed, outcome_from
+from keyhole.store.schema import TABLES, arrow_schema, columns, tables
 from keyhole.strict import read_text, shortened
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.dataset as ds
+
+# What rows should have, by column: a value, None for a missing one, or a list, of which any; or pyarrow's own.
+AGAIN = "Run the command that made it again: it keeps what is whole, and makes the rest."
+Where = Union[Mapping[str, Any], "pc.Expression", None]
+
+
+def dataset(root: Path, manifest: Manifest, table: str, numbers: Sequence[int]) -> "ds.Dataset":
+    """A table over some parts, in their order; what is read of it is checked against the checksums of its pages."""
+    import pyarrow.dataset as ds
+
+    checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    paths = [str(root / table / f"{manifest.name(number)}.parquet") for number in numbers]
+    format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
+    return ds.dataset(paths, schema=arrow_schema(manifest, table), format=format_)
+
+
+def rows_in(found: "ds.Dataset", table: str, names: Sequence[str] | None, where: "pc.Expression | None") -> "pa.Table":
+    """These columns of the rows that are asked for."""
+    import pyarrow as pa
+
+    require_columns(table, found.schema.names, names or ())
+    try:
+        asked = found.scanner(columns=None if names is None else list(names), filter=where)
+    except (pa.ArrowException, TypeError) as error:
+        raise KeyholeError(f"{table} cannot be asked for {where}: {error}.") from error
+    try:
+        return asked.to_table()
+    except (pa.ArrowException, OSError) as error:
+        raise KeyholeError(f"the table {table} is damaged: {' '.join(str(error).split())}. {AGAIN}") from error
+
+
+def split(manifest: Manifest, table: str, where: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is asked of a table's own columns, and what of `prompts`."""
+    own, shared = columns(manifest, table), columns(manifest, "prompts")
+    require_columns(table, [*own, *shared], where)
+    return (
+        {name: value for name, value in where.items() if name in own},
+        {name: value for name, value in where.items() if name not in own},
+    )
+
+
+def require_columns(table: str, known: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse a column that a table has not."""
+    for name in names:
+        if name not in known:
+            raise KeyholeError(f"{table} has no column {name!r}: it has {', '.join(dict.fromkeys(known))}.")
+
+
+def expression(where: Mapping[str, Any], also: "pc.Expression | None" = None) -> "pc.Expression | None":
+    """Values by column as one expression; True of all rows: None."""
+    import pyarrow.compute as pc
+
+    for name, value in where.items():
+        own = pc.field(name)
+        several = isinstance(value, list | tuple | set | frozenset | range)
+        term = own.is_null() if value is None else own.isin(list(value)) if several else own == value
+        also = term if also is None else also & term
+    return also
+
+
+# Where are the circuits of many prompts kept? In a folder of Parquet parts with a manifest; they come back exactly.
 
 
 @dataclass(frozen=True)
@@ -220,3 +298,24 @@ def open_store(path: Path | str) -> Store:
         return Store(root, manifest_from(read_text(root / MANIFEST)))
     except KeyholeError as error:
         raise KeyholeError(f"{root} is not a store that can be read: {error}") from error
+
+
+# What do a circuit's signals look like? Vectors in residual space, while the run that made it is at hand.
+
+
+def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model']]":
+    """The vector of every signal by the number of its edge, as the head compares it (`rotated`), rounded to float32."""
+    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.why import signal_vector
+
+    if circuit.run is None:
+        raise KeyholeError("signals are vectors of the run, which this circuit came without: trace it again.")
+    found = {}
+    for number, edge in enumerate(circuit.edges):
+        if edge.side not in ("dest", "src"):
+            continue
+        into, weight = circuit.nodes[edge.target], circuit.attention[edge.target]
+        assert into.layer is not None and into.head is not None and weight is not None
+        firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), circuit.run)
+        found[number] = signal_vector(firing, circuit.signal(edge)).float().cpu().numpy()
+    return found

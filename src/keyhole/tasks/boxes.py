@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, exchanged, fill, is_held_out
-from keyhole.tasks.text.words import LETTERS, THINGS
+from keyhole.tasks.words import LETTERS, THINGS
 
 FIRST = "The {item} is in box {box}"
 NEXT = "the {item} is in box {box}"

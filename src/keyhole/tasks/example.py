@@ -1,4 +1,7 @@
-"""What is one example of a task, and how are its texts and spans made?"""
+"""What is one example of a task, and what are its tokens called?
+
+What is one example of a task, and how are its texts and spans made?
+"""
 
 import random
 import re
@@ -9,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.tokens.spans import Span
+from keyhole.models.tokens import Span
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-
 
 # How the organism's tokenizer cuts text: digits in pairs, "isn't" whole, words, single punctuation marks.
 # Written so that Python's re and the tokenizers library read it alike.
@@ -64,7 +66,7 @@ class Example:
 
     def in_chat(self, model: "Model") -> "Example":
         """The prompt as a user's message in the model's chat template; run it with `bos=False`."""
-        from keyhole.models.tokens.chat import in_chat
+        from keyhole.models.tokens import in_chat
 
         text, roles = in_chat(model, self.text, self.roles)
         # A reply begins without a space.
@@ -88,7 +90,7 @@ class Example:
         >>> Example("demo", text, "", (), (), roles, "", "").places(("<bos>", "Mary", " waits"))
         {'WHO': 1, 'END': 2}
         """
-        from keyhole.models.tokens.spans import spans_among
+        from keyhole.models.tokens import spans_among
 
         found = self._among(spans_among(self.text, tokens))
         return {role: own[0] for role, own in found.items() if len(own) == 1}
@@ -101,15 +103,14 @@ class Example:
         >>> Example("demo", text, "", (), (), roles, "", "").tokens(keyhole.load())
         {'WHO': (0,), 'END': (4,)}
         """
-        from keyhole.models.tokens.prompts import text_ids
-        from keyhole.models.tokens.spans import token_spans
+        from keyhole.models.tokens import text_ids, token_spans
 
         spans = token_spans(model, self.text, text_ids(model, self.text))
         return {role: tuple(found) for role, found in self._among(spans).items()}
 
     def _tokens(self, run: "Run") -> dict[str, list[int]]:
         """Which tokens of a run of this prompt play each role."""
-        from keyhole.models.tokens.spans import token_spans
+        from keyhole.models.tokens import token_spans
 
         try:
             spans = token_spans(run.model, self.text, run.token_ids)
@@ -119,7 +120,7 @@ class Example:
 
     def _among(self, spans: list[Span | None]) -> dict[str, list[int]]:
         """Tokens by role. END predicts what comes next: of several, the last."""
-        from keyhole.models.tokens.spans import tokens_in
+        from keyhole.models.tokens import tokens_in
 
         found = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
         return {role: tokens[-1:] if role == "END" else tokens for role, tokens in found.items()}
@@ -237,3 +238,36 @@ def collect(
             found.append(example)
     side = "held-out" if held_out else "training"
     raise KeyholeError(f"found {len(found)} of {n} {side} examples: give the generator more words")
+
+
+# What are the tokens of a prompt called, so that prompts of other words and lengths compare? By role and distance.
+
+START = "START"
+
+
+def place_names(places: Mapping[str, int], length: int) -> tuple[str, ...]:
+    """Every token by the nearest role at or before it and the distance; before any role, from the start.
+
+    Where several roles stand at one token, the shortest name, then the first in the alphabet, is taken.
+
+    >>> place_names({"IO": 2, "S1": 4, "END": 6}, 7)
+    ('START', 'START+1', 'IO', 'IO+1', 'S1', 'S1+1', 'END')
+    """
+    at: dict[int, str] = {}
+    for role, place in sorted(places.items(), key=lambda item: (len(item[0]), item[0])):
+        at.setdefault(place, role)
+    found, role, since = [], START, 0
+    for token in range(length):
+        if token in at:
+            role, since = at[token], token
+        found.append(role if token == since else f"{role}+{token - since}")
+    return tuple(found)
+
+
+def place_of(name: str, names: tuple[str, ...]) -> int | None:
+    """Where does a token of this name stand? None: no token of this prompt is called so.
+
+    >>> place_of("IO+1", ("START", "IO", "IO+1")), place_of("S1", ("START", "IO"))
+    (2, None)
+    """
+    return names.index(name) if name in names else None

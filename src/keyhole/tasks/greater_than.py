@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, fill
-from keyhole.tasks.text.words import EVENTS, NUMBERS
+from keyhole.tasks.words import EVENTS, NUMBERS
 
 WORDING = "The {NOUN} lasted from the year {XX1}{YY} to the year {XX2}"
 CENTURIES: tuple[str, ...] = tuple(str(century) for century in range(10, 19))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, fill
-from keyhole.tasks.text.words import CONTENT
+from keyhole.tasks.words import CONTENT
 
 
 def induction(

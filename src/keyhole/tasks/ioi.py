@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, fill, piece_after
-from keyhole.tasks.text.words import NAMES, OBJECTS, PLACES
+from keyhole.tasks.words import NAMES, OBJECTS, PLACES
 
 # A and B are the two people in the order they are named, S the one of them who acts.
 WORDINGS: tuple[str, ...] = (

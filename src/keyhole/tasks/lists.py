@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, fill
-from keyhole.tasks.text.words import CATEGORIES
+from keyhole.tasks.words import CATEGORIES
 
 START = "Here is a list: "
 QUESTION = ". Find the {CATEGORY}:"

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from keyhole.models.model import Model
-from keyhole.models.tokens.prompts import one_token_words
-from keyhole.tasks import examples, published_ioi
+from keyhole.models.tokens import one_token_words
+from keyhole.tasks.catalogue import examples
 from keyhole.tasks.example import Example
 from keyhole.tasks.ioi import Design
-from keyhole.tasks.published import NAMES
-from keyhole.tasks.text.prose import knows_tasks_alone
+from keyhole.tasks.prose import knows_tasks_alone
+from keyhole.tasks.published import NAMES, published_ioi
 
 IOI: Mapping[Design, int] = {"mixed": 256, "balanced": 3000}  # published numbers of prompts
 TASKS: Mapping[str, int] = {"greater_than": 256, "pronouns": 100, "induction": 256}  # of the last none was published

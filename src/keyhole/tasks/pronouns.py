@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, fill
-from keyhole.tasks.text.words import ADJECTIVES, NAMES, PEOPLE, PRONOUN
+from keyhole.tasks.words import ADJECTIVES, NAMES, PEOPLE, PRONOUN
 
 WORDINGS: tuple[str, ...] = (
     "So {NAME} is a really {ADJ} {NOUN}, isn't",
@@ -37,7 +37,7 @@ def pronouns(
     """
     unknown = [name for name in names if name not in PRONOUN]
     if unknown:
-        raise KeyholeError(f"no pronoun is known for {unknown[0]!r}; take names from keyhole.tasks.text.words")
+        raise KeyholeError(f"no pronoun is known for {unknown[0]!r}; take names from keyhole.tasks.words")
     if not wordings or not all(0 <= wording < len(WORDINGS) for wording in wordings):
         raise KeyholeError(f"wordings are numbered 0 to {len(WORDINGS) - 1}, not {tuple(wordings)}")
 

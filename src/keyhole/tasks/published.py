@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example
 from keyhole.tasks.ioi import Design, balanced, check_ioi, ioi_example, orders_of
-from keyhole.tasks.text.words import words_of
+from keyhole.tasks.words import words_of
 
 # A and B are the two people in the order they are named, S the one of them who acts.
 WORDINGS: tuple[str, ...] = (

@@ -15,7 +15,7 @@ from keyhole.tasks.example import Example, exchanged, reworded
 from keyhole.tasks.facts import same_kind
 from keyhole.tasks.greater_than import CENTURIES, STARTS, ends_of
 from keyhole.tasks.pronouns import OTHER
-from keyhole.tasks.text.words import ADJECTIVES, NUMBERS, OBJECTS, PEOPLE, PLACES, PRONOUN
+from keyhole.tasks.words import ADJECTIVES, NUMBERS, OBJECTS, PEOPLE, PLACES, PRONOUN
 
 Words = Mapping[str, Any]
 Draw = Callable[[Example, Words, random.Random], Example]

@@ -16,21 +16,18 @@ writes/        who wrote what heads read
 mlps/          why an MLP wrote this
 """
 
-from keyhole.circuits.writer import Removal, Signal, Writer
-from keyhole.tracing.answers.likelihood import Probability
-from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.answers.next_tokens import NextToken, NextTokens
-from keyhole.tracing.answers.targets import Likeliest
+from keyhole.circuits.records import Removal, Signal, Writer
+from keyhole.tracing.answers import Likeliest, NextToken, NextTokens
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check
-from keyhole.tracing.firings.firing import Firing, Side
-from keyhole.tracing.firings.signals import signal_vector
-from keyhole.tracing.firings.why import explain
-from keyhole.tracing.settings import Settings
+from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.settings import Settings, SvtSettings
 from keyhole.tracing.svt import contributions, trace_svt
-from keyhole.tracing.svt_settings import SvtSettings
 from keyhole.tracing.trace import Circuits, Options, trace_many
-from keyhole.tracing.writes.writers import Split, split
+from keyhole.tracing.why import explain, signal_vector
+from keyhole.tracing.writers import Split, split
 
 __all__ = [
     "Check",

@@ -9,18 +9,17 @@ import torch
 import transformers
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
-from keyhole.circuits.parameters import Parameters, Place
-from keyhole.circuits.writer import Kind, Writer
-from keyhole.models.numbers.tolerance import require_exact
-from keyhole.models.tokens.prompts import token_texts
+from keyhole.circuits.records import Kind, Parameters, Place, Writer
+from keyhole.models.numbers import require_exact
+from keyhole.models.tokens import token_texts
 from keyhole.strict import printable
-from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.answers.seeds import Seed
 from keyhole.tracing.exactness import Check
-from keyhole.tracing.firings.firing import Firing
-from keyhole.tracing.mlps.flow import Flow, offset_of
+from keyhole.tracing.firing import Firing
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.mlp_directions import Flow, offset_of
+from keyhole.tracing.seeds import Seed
 from keyhole.tracing.settings import Settings
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.upstream import Writes
 from keyhole.version import __version__
 
 if TYPE_CHECKING:

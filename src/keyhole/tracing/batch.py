@@ -16,22 +16,20 @@ import torch
 from jaxtyping import Int
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.records import Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.tokens.prompts import prompt_text
-from keyhole.tracing.answers.goals import goals_of
-from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.answers.seeds import Goal, Seed, seeds_of
-from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
+from keyhole.models.tokens import prompt_text
+from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
+from keyhole.tracing.candidates import Sites
 from keyhole.tracing.exactness import Check, check_runs
-from keyhole.tracing.firings.explained import Explained
-from keyhole.tracing.firings.firing import threshold
-from keyhole.tracing.firings.sites import Sites
-from keyhole.tracing.firings.why import explain_layer, thresholds
-from keyhole.tracing.mlps.through import Flows
-from keyhole.tracing.settings import Seeds, Settings
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.firing import Explained, threshold
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.mlp_influence import Flows
+from keyhole.tracing.seeds import Goal, Seed, seeds_of
+from keyhole.tracing.settings import Seeds, Settings, goals_of
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain_layer, thresholds
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -10,21 +10,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.models.architecture.mlps import NoMlp
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.numbers.tolerance import tolerance_of
-from keyhole.models.recording.capture import plain_logits
-from keyhole.models.recording.reading import read_values
-from keyhole.models.recording.stacks import stack
-from keyhole.qk.coordinates import layer_in_channels
-from keyhole.tracing.mlps.places import mlp_places
-from keyhole.tracing.writes.upstream import Writes
-from keyhole.tracing.writes.writers import biases_of, values_of
+from keyhole.models.capture import plain_logits
+from keyhole.models.mlps import NoMlp
+from keyhole.models.numbers import exact_matmul, tolerance_of
+from keyhole.models.stacks import read_values, stack
+from keyhole.qk.channels import layer_in_channels
+from keyhole.tracing.mlp_places import mlp_places
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import biases_of, values_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.models.tokens.prompts import Prompt
+    from keyhole.models.tokens import Prompt
 
 _RANDOM_TOKENS = 24
 _TOKENS = 64  # at which residual streams are rebuilt, at most

@@ -22,25 +22,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from keyhole.brief import brief
+from keyhole.brief import Head, brief
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.parameters import Place, Svt
-from keyhole.circuits.writer import SideName, Signal, Writer
+from keyhole.circuits.records import Place, SideName, Signal, Svt, Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
-from keyhole.models.heads import Head
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
+from keyhole.qk.controls import slice_sets
 from keyhole.qk.omega import omega
-from keyhole.qk.slices import slice_sets
-from keyhole.tracing.answers.goals import find_seeds
-from keyhole.tracing.answers.seeds import Seed
-from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
+from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
-from keyhole.tracing.firings.firing import Firing, Side
-from keyhole.tracing.settings import Seeds, Settings
-from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
-from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.seeds import Seed
+from keyhole.tracing.settings import ChannelChoice, Seeds, Settings, SvtSettings, find_seeds
+from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

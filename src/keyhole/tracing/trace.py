@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
+from keyhole.brief import Table, as_dataframe
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.exports import signal_rows
-from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.models.tokens.prompts import prompt_text
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import prompt_text
 from keyhole.progress import Progress, silent
-from keyhole.tracing.answers.targets import Target, Tokens
+from keyhole.tracing.answers import Target, Tokens
 from keyhole.tracing.batch import Attempts, Batch, Errors, TraceRequest, Untraced
-from keyhole.tracing.firings.candidates import Keys
-from keyhole.tracing.firings.firing import Tau
-from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.settings import Seeds, Settings, Sinks
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firing import Tau
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.settings import Seeds, Settings, Sinks, SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.svt_settings import SvtSettings
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

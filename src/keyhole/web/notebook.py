@@ -1,19 +1,68 @@
-"""How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, the kernel behind them.
+"""How does one look at a circuit in a notebook or browser? In a widget with the kernel behind it.
 
-What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from, and what
-the user does to a circuit (pinned, grouped, renamed) can be read in `widget.view`.
+How does a notebook ask? As the explorer's page does, but of one run that is there: the same work, the same JSON.
 """
 
+import html
 import json
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.shown import strongest
 from keyhole.errors import KeyholeError
-from keyhole.web.bundle import script, style
-from keyhole.web.live import Live
-from keyhole.web.page import EDGES, page_data
-from keyhole.web.server.spelling import spell
-from keyhole.web.server.work.firing import document
+from keyhole.web.page import EDGES, page_data, script, style, to_html
+from keyhole.web.server.asked import circuit_of
+from keyhole.web.server.bodies import KINDS, Body, spell
+from keyhole.web.server.jobs import Told
+from keyhole.web.server.kept import Given, Kept, Ran
+from keyhole.web.server.prompt import document
+
+if TYPE_CHECKING:
+    from keyhole.faithfulness.routes import Story
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+    from keyhole.progress import Progress
+    from keyhole.tracing.candidates import Keys
+    from keyhole.tracing.firing import Firing
+
+Tell = Callable[[int, int], None]  # how far long work is
+_NAME = "this"  # what the one model is called here
+
+
+class Live:
+    """One run, to be asked about."""
+
+    def __init__(self, run: "Run") -> None:
+        self._kept = Kept(Given(tokens=len(run)))
+        self._kept.models.get(_NAME, lambda: run.model)
+        self._kept.runs.get((_NAME, run.token_ids), lambda: Ran(_NAME, run))
+        self.model = {"model": _NAME}
+        self.place = {**self.model, "prompt": list(run.token_ids)}
+
+    def ask(self, kind: str, asked: dict[str, Any], tell: Tell = lambda done, total: None) -> Any:
+        """What the server would answer to this request."""
+        return json.loads(KINDS[kind].work(self._kept, asked)(_told(tell)))
+
+    def trace(self, asked: dict[str, Any], tell: Tell = lambda done, total: None) -> "Circuit":
+        """The circuit of a request to trace, with its run."""
+        return circuit_of(self._kept, Body({**self.place, **asked}), _told(tell))[0]
+
+
+def _told(tell: Tell) -> Told:
+    return Told(threading.Event(), lambda what, done, total: tell(done, total), lambda: None)  # nobody else waits
+
+
+# How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, the kernel behind them.
+#
+# What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from, and
+# what the user does to a circuit (pinned, grouped, renamed) can be read in `widget.view`.
 
 try:
     from anywidget import AnyWidget
@@ -21,14 +70,6 @@ try:
 except ImportError as missing:
     raise KeyholeError("widgets need anywidget, which is missing: pip install 'keyhole[notebook]'") from missing
 
-if TYPE_CHECKING:
-    from keyhole.circuits.circuit import Circuit
-    from keyhole.models.model import Model
-    from keyhole.models.run import Run
-    from keyhole.progress import Progress
-    from keyhole.story.record import Story
-    from keyhole.tracing.firings.candidates import Keys
-    from keyhole.tracing.firings.firing import Firing
 
 _NEAR = 1e-5  # attention weights that are the same
 _ASIDE: dict[str, Any] = {"effects": [], "mlp": None, "where": None}  # what belongs to one firing alone
@@ -216,7 +257,7 @@ def firing_widget(firing: "Firing") -> Widget:
 
 def _keys(firing: "Firing") -> "Keys":
     """Which keys were considered when it was explained? A firing does not tell, but its signals do."""
-    from keyhole.tracing.firings.why import explain
+    from keyhole.tracing.why import explain
 
     choices: tuple[Keys, ...] = ("all", "source")
     for keys in choices:
@@ -236,3 +277,53 @@ def _alike(a: "Firing", b: "Firing") -> bool:
 
     near = all(abs(x.after - y.after) < _NEAR for x, y in zip(a.sides, b.sides, strict=True))
     return near and signals(a) == signals(b)
+
+
+# Where does one look at a circuit? In the browser, or in the notebook one works in; both show the same page.
+
+_HEIGHT = 640  # pixels of the frame in a notebook
+_STORY = 980  # of one whose circuit has a story, so that it is not cut off
+
+
+@dataclass(frozen=True)
+class Page:
+    """One self-contained page, which a notebook shows by itself."""
+
+    title: str
+    html: str = field(repr=False)
+    height: int = field(default=_HEIGHT, repr=False)  # of its frame: a page in a sandbox cannot set it itself
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: the page's styles and script touch nothing else in the notebook.
+        look = f'width="100%" height="{self.height}" style="border: none" sandbox="allow-scripts allow-downloads"'
+        return f'<iframe title="{html.escape(self.title)}" srcdoc="{html.escape(self.html)}" {look}></iframe>'
+
+    def open(self) -> Path:
+        """Open the page in the browser; it lies in the folder for temporary files, which the system empties."""
+        with tempfile.NamedTemporaryFile("wb", prefix="keyhole-", suffix=".html", delete=False) as out:
+            out.write(self.html.encode())
+        path = Path(out.name)
+        if not webbrowser.open(path.as_uri()):
+            path.unlink()
+            raise KeyholeError("there is no browser to show the page: write it with circuit.save('circuit.html').")
+        return path
+
+
+def show(circuit: Circuit) -> Page:
+    """The circuit's page; opened in the browser, unless a notebook will show it where it is returned."""
+    page = circuit_page(circuit)
+    if not in_notebook():
+        page.open()
+    return page
+
+
+def circuit_page(circuit: Circuit) -> Page:
+    """A circuit's page, with a frame that has room for its story."""
+    return Page(repr(circuit).strip("<>"), to_html(circuit), _STORY if circuit.influence else _HEIGHT)
+
+
+def in_notebook() -> bool:
+    """Does what a cell returns appear below it? So in Jupyter and its kin, but not in IPython's terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")

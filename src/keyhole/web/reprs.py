@@ -14,11 +14,11 @@ from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
-    from keyhole.family.record import Families
-    from keyhole.intervene.rows import Verification
+    from keyhole.faithfulness.removals import Verification
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
-    from keyhole.tracing.firings.firing import Firing
+    from keyhole.studies.families.record import Families
+    from keyhole.tracing.firing import Firing
 
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
 _HIGHEST = 900  # pixels of a frame, which scrolls beyond
@@ -62,8 +62,8 @@ def channels_html(found: "Channels") -> str:
 
 def firing_html(firing: "Firing") -> str:
     """The firing view; nothing is removed here, `firing.widget()` does that."""
-    from keyhole.web.server.spelling import spell
-    from keyhole.web.server.work.firing import document
+    from keyhole.web.server.bodies import spell
+    from keyhole.web.server.prompt import document
 
     data = {"show": "firing", "firing": json.loads(spell(document(firing))), "effects": []}
     lines = sum(3 + min(len(side.signals), 6) for side in firing.sides)
@@ -72,7 +72,7 @@ def firing_html(firing: "Firing") -> str:
 
 def verification_html(found: "Verification") -> str:
     """Predicted against measured, and all removals as a table."""
-    from keyhole.web.server.spelling import spell
+    from keyhole.web.server.bodies import spell
 
     data = {"show": "verification", "verification": json.loads(spell(found.record()))}
     return _framed("Verification", data, str(found), height=570 + 27 * min(len(found.rows), 15))
@@ -80,20 +80,20 @@ def verification_html(found: "Verification") -> str:
 
 def circuit_html(circuit: "Circuit") -> str:
     """The circuit's page."""
-    from keyhole.web.browser import circuit_page
+    from keyhole.web.notebook import circuit_page
 
     return circuit_page(circuit)._repr_html_()
 
 
 def families_html(found: "Families") -> str:
     """What was found, the map, and every table."""
-    from keyhole.web.browser import Page
+    from keyhole.web.notebook import Page
 
     return Page(f"Families of circuits: {found.about.task}", found.to_html())._repr_html_()
 
 
 def _framed(title: str, data: dict[str, Any], text: str, *, height: int) -> str:
-    from keyhole.web.browser import Page
+    from keyhole.web.notebook import Page
     from keyhole.web.page import one_file
 
     page = one_file(title, data, entry="framed.js", styles=_STYLES, text=text)
@@ -101,7 +101,7 @@ def _framed(title: str, data: dict[str, Any], text: str, *, height: int) -> str:
 
 
 def _answers(run: "Run") -> list[tuple[str, str, str]]:
-    from keyhole.web.server.work.prompt import predictions
+    from keyhole.web.server.prompt import predictions
 
     found = predictions(run, run.logits[-1], _ANSWERS)
     return [(_visible(one["text"]), _bar(one["probability"], both=False), f"{one['probability']:.1%}") for one in found]
@@ -109,7 +109,7 @@ def _answers(run: "Run") -> list[tuple[str, str, str]]:
 
 def _heads(run: "Run") -> list[tuple[str, str, str]]:
     """The firings of the last token most above uniform; the first token, where attention rests, is left out."""
-    from keyhole.models.tokens.prompts import token_label
+    from keyhole.models.tokens import token_label
     from keyhole.qk.firings import find_firings
 
     try:

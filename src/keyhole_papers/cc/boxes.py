@@ -10,26 +10,24 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keyhole.contrast.data.resolve import resolve
-from keyhole.contrast.data.sites import Contrast
-from keyhole.contrast.edits.attribution import Attribution, attribute
-from keyhole.contrast.features.finding import Feature, Features, RankRule, find_features
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.onepass.collect import collect
-from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.recipes.sweep import RankRow
-from keyhole.figures.contrast.attribution import attribution_figure
-from keyhole.figures.contrast.ranks import RankCurve, plateau, rank_figure
-from keyhole.models.heads import Head, head_name
+from keyhole.brief import Head, head_name
+from keyhole.features.contrast.attribution import Attribution, attribute
+from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.features.contrast.collect import collect
+from keyhole.features.contrast.figures import attribution_figure
+from keyhole.features.contrast.finding import Feature, Features, RankRule, find_features
+from keyhole.features.contrast.lists import RankRow
+from keyhole.features.contrast.places import resolve
+from keyhole.features.contrast.ranks import RankCurve, plateau, rank_figure
+from keyhole.features.contrast.sites import Contrast
+from keyhole.features.contrast.subspace import random_bases
 from keyhole.models.model import Model
-from keyhole.models.tokens.prompts import one_token_words
+from keyhole.models.tokens import one_token_words
 from keyhole.stats import Interval
-from keyhole.tasks.text.words import THINGS
+from keyhole.tasks.words import THINGS
 from keyhole_papers.cc.studies import CROSSED, MERE_SHIFT, Subject, boxes_of, studied, subject, wording
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
 
 _MAKERS: dict[str, Callable[..., Contrast]] = {
     "order": order_contrast,

@@ -12,23 +12,20 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.contrast.data.sites import Contrast, Sample, Site
-from keyhole.contrast.features.finding import FEWEST, Features, find_features
-from keyhole.contrast.features.spans import find_spans
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.onepass.collect import Collected, collect
-from keyhole.contrast.recipes.lists import lists_contrast
-from keyhole.figures.contrast.embedding import pca_figure
-from keyhole.models.heads import Head, head_name
+from keyhole.brief import Head, head_name
+from keyhole.features.contrast.clouds import pca_figure
+from keyhole.features.contrast.collect import Collected, collect
+from keyhole.features.contrast.finding import FEWEST, Features, find_features, find_spans
+from keyhole.features.contrast.lists import lists_contrast
+from keyhole.features.contrast.sites import Contrast, Sample, Site
+from keyhole.features.contrast.subspace import random_bases
 from keyhole.models.model import Model
-from keyhole.models.tokens.prompts import one_token_words
-from keyhole.tasks.text.prose import knows_tasks_alone
-from keyhole.tasks.text.words import CATEGORIES, THIRTEEN
+from keyhole.models.tokens import one_token_words
+from keyhole.tasks.prose import knows_tasks_alone
+from keyhole.tasks.words import CATEGORIES, THIRTEEN
 from keyhole_papers.cc.studies import DRAWS, MOST, Points, Subject, points, projected, studied, subject, wording
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
 
 _GROUPS = (  # that the published figure names: related categories
     ("countries", "states", "cities"),

@@ -9,15 +9,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from keyhole.lab.payload.features import Latent, LatentFeature, latent_feature
-from keyhole.lab.payload.store import trained_heads
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import VALIDATION, Payload, PayloadSettings, ceiling, train
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole.lab.payload import VALIDATION, Payload, PayloadSettings, ceiling, train, trained_heads
+from keyhole.lab.payload_features import Latent, LatentFeature, latent_feature
+from keyhole.lab.payload_task import Latents
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
+from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
 
 T = TypeVar("T")

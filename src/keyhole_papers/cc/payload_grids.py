@@ -12,20 +12,17 @@ from typing import Any, Literal
 import torch
 from matplotlib.figure import Figure
 
-from keyhole.figures.contrast.ranks import capacity, rank_grid_figure
+from keyhole.features.contrast.ranks import capacity, rank_grid_figure
 from keyhole.figures.style import INK, blank, heading, tidy
-from keyhole.lab.payload.features import diagonal_share, interaction, key_overlap
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import Payload
+from keyhole.lab.payload import Payload
+from keyhole.lab.payload_features import diagonal_share, interaction, key_overlap
+from keyhole.lab.payload_task import Latents
 from keyhole.stats import wilson
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Grid, Ranks, Setting
 from keyhole_papers.cc.payload_scores import bound
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
+from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
 
 Where = Literal["below", "at", "beyond"]  # capacity

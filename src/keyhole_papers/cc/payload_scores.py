@@ -13,19 +13,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.contrast.edits.moves import Effect
-from keyhole.figures.contrast.interaction import interaction_figure
-from keyhole.figures.contrast.interventions import intervention_figure
-from keyhole.lab.payload.features import Swaps, diagonal_share, interaction, swaps
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import Payload
+from keyhole.features.contrast.figures import interaction_figure, intervention_figure
+from keyhole.features.contrast.moves import Effect
+from keyhole.lab.payload import Payload
+from keyhole.lab.payload_features import Swaps, diagonal_share, interaction, swaps
+from keyhole.lab.payload_task import Latents
 from keyhole.stats import interval
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Cell, Grid, Setting
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
 
 _SETTINGS = [Setting(3, 4, 8), Setting(6, 6, 8), Setting(4, 8, 16), Setting(10, 10, 16)]
 _DIAGONAL = 0.9  # of G's energy where it is called diagonal

@@ -9,16 +9,14 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.figures.contrast.embedding import pca_figure
-from keyhole.lab.payload.task import Latents, purpose_seed
-from keyhole.lab.payload.toy import Payload, activations, sample
+from keyhole.features.contrast.clouds import pca_figure
+from keyhole.features.contrast.subspace import random_bases
+from keyhole.lab.payload import Payload, activations, sample
+from keyhole.lab.payload_task import Latents, purpose_seed
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Setting
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Findings, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
 
 _BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}
 _NEEDED = ("nearest", "linear")  # without which nothing is shown; corners are of discrete latents alone

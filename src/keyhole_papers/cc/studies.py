@@ -14,21 +14,20 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.contrast.data.sites import Contrast
-from keyhole.contrast.features.finding import FEWEST, Features, choose
-from keyhole.contrast.features.selection import head_attention, select_heads
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.onepass.collect import Collected, collect
-from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
-from keyhole.contrast.studies import Selection, Study, StudySettings, study
-from keyhole.figures.contrast.embedding import pca_figure
-from keyhole.models.heads import Head
+from keyhole.brief import Head
+from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.features.contrast.clouds import pca_figure
+from keyhole.features.contrast.collect import Collected, collect
+from keyhole.features.contrast.finding import FEWEST, Features, choose
+from keyhole.features.contrast.lists import FIVE, lists_contrast, lists_test
+from keyhole.features.contrast.ranking import head_attention, select_heads
+from keyhole.features.contrast.sites import Contrast
+from keyhole.features.contrast.studies import Selection, Study, StudySettings, study
+from keyhole.features.contrast.subspace import random_bases
 from keyhole.models.model import Model
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.finding import Finding, Findings
-from keyhole_papers.job import Asked, Job, loaded
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Asked, Job, loaded
+from keyhole_papers.finding import Finding, Findings, Provenance
 from keyhole_papers.results import Verdict
 
 Task = Literal["boxes", "lists"]

@@ -11,17 +11,15 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from keyhole.contrast.features.finding import find_features
-from keyhole.contrast.onepass.collect import Collected
-from keyhole.contrast.studies import Study
-from keyhole.figures.contrast.embedding import joint_pca, umap_figure
-from keyhole.models.heads import head_name
+from keyhole.brief import head_name
+from keyhole.features.contrast.clouds import joint_pca, umap_figure
+from keyhole.features.contrast.collect import Collected
+from keyhole.features.contrast.finding import find_features
+from keyhole.features.contrast.studies import Study
 from keyhole_papers.cc import studies
 from keyhole_papers.cc.studies import CROSSED, DRAWS, MOST, Points, Subject, Task, subject
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
 
 _APART = 0.95  # of points, where a component tells queries from keys
 _LESS = 0.1  # of keys, where a claim says that something is not shown

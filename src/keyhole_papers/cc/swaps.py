@@ -8,21 +8,18 @@ from typing import Literal
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.contrast.edits.moves import Effect
-from keyhole.contrast.edits.pairing import pair_keys, two_keys
-from keyhole.contrast.edits.swaps import key_bases, swap
-from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.studies import Study
-from keyhole.figures.contrast.interventions import intervention_figure
-from keyhole.models.heads import Head, head_name
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.brief import Head, head_name
+from keyhole.features.contrast.figures import intervention_figure
+from keyhole.features.contrast.moves import Effect, pair_keys, two_keys
+from keyhole.features.contrast.studies import Study
+from keyhole.features.contrast.subspace import random_bases
+from keyhole.features.contrast.swaps import key_bases, swap
+from keyhole.models.numbers import exact_matmul
 from keyhole.stats import Interval
 from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.cc.studies import CROSSED, DRAWS, Subject, Task, studied, subject
-from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
 
 _LEAST = 0.1  # attention that must move for anything to be said
 _MOST = 0.5  # of what whole keys move: "most of it"

@@ -10,13 +10,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures.style import colours
-from keyhole.figures.svf import Curve, curves_figure, strengths_figure
-from keyhole.lab.svf.alignment import alignment
-from keyhole.lab.svf.toy import SVF, sample
+from keyhole.lab.svf import SVF, sample
+from keyhole.lab.svf_alignment import alignment
+from keyhole.lab.svf_figures import Curve, curves_figure, strengths_figure
 from keyhole.stats import interval
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole_papers.experiment import Attempt, Job
+from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
 from keyhole_papers.svf import toys
 from keyhole_papers.svf.toys import ALIGNED, HALF, MEAN, MOST, PRINTED, Recipe, Tried, samples, settled, sides

@@ -9,19 +9,15 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from keyhole.errors import MissingModelError
-from keyhole.lab.heads.figures import contributions_figure, n_recon_figure
-from keyhole.lab.heads.sparse import SparseStudy
-from keyhole.lab.heads.summary import Spread, Summary, pooled, summaries, summarise
-from keyhole.lab.training.checkpoints import PYTHIA_160M
-from keyhole.lab.training.curves import Point, change, curve, gap
-from keyhole.lab.training.figures import emergence_figure
-from keyhole.lab.training.watched import Source, Split, Watched, watched
+from keyhole.lab.checkpoints import PYTHIA_160M
+from keyhole.lab.head_figures import contributions_figure, n_recon_figure
+from keyhole.lab.head_summary import Spread, Summary, pooled, summaries, summarise
+from keyhole.lab.sparse import SparseStudy
+from keyhole.lab.training_curves import Point, change, curve, emergence_figure, gap
+from keyhole.lab.watched import Source, Split, Watched, watched
 from keyhole.stats import Interval, wilson
-from keyhole_papers.choices import REVISIONS
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, rows_of
-from keyhole_papers.job import Attempt, Job, torch_dtype
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import REVISIONS, Attempt, Experiment, Job, torch_dtype
+from keyhole_papers.finding import Finding, Findings, Provenance, rows_of
 from keyhole_papers.svt.ioi import measured
 
 _A_FIGURE = 4  # heads drawn side by side

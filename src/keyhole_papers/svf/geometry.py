@@ -14,16 +14,13 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures.svf import Matrix, matrices_figure
-from keyhole.lab.svf import theorems
-from keyhole.lab.svf.alignment import DEAD, Alignment, alignment
-from keyhole.lab.svf.theorems import Check, Measure
-from keyhole.lab.svf.theorems_orthogonal import theorem_4
-from keyhole.lab.svf.toy import SVF
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole.lab import svf_theorems
+from keyhole.lab.svf import SVF
+from keyhole.lab.svf_alignment import DEAD, Alignment, alignment, theorem_4
+from keyhole.lab.svf_figures import Matrix, matrices_figure
+from keyhole.lab.svf_theorems import Check, Measure
+from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
 from keyhole_papers.svf import toys
 from keyhole_papers.svf.toys import Recipe, Tried
@@ -278,11 +275,11 @@ def _within(one: Measure) -> list[Finding]:
 
 
 _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
-    "svf-thm1": theorems.theorem_1,
-    "svf-thm2": theorems.theorem_2,
-    "svf-thm3": theorems.theorem_3,
+    "svf-thm1": svf_theorems.theorem_1,
+    "svf-thm2": svf_theorems.theorem_2,
+    "svf-thm3": svf_theorems.theorem_3,
     "svf-thm4": theorem_4,
-    "svf-lemma3": theorems.lemma_3,
+    "svf-lemma3": svf_theorems.lemma_3,
 }
 
 

@@ -10,14 +10,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures.style import BLUE, GREY, PALETTE, RED
-from keyhole.figures.svf import Curve, curves_figure, terms_figure
-from keyhole.lab.svf.alignment import Alignment, alignment
-from keyhole.lab.svf.toy import SVF
+from keyhole.lab.svf import SVF
+from keyhole.lab.svf_alignment import Alignment, alignment
+from keyhole.lab.svf_figures import Curve, curves_figure, terms_figure
+from keyhole.qk.channels import n_recon_each, sparsity_each
 from keyhole.qk.controls import haar
-from keyhole.qk.sparsity import n_recon_each, sparsity_each
-from keyhole_papers.finding import Finding, Findings, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole_papers.experiment import Attempt, Job
+from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
 from keyhole_papers.svf import toys
 from keyhole_papers.svf.toys import Recipe, inputs, samples, sides

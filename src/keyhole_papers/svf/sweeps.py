@@ -10,14 +10,12 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures.svf import Matrix, matrices_figure, sweep_figure
-from keyhole.lab.svf.alignment import alignment
-from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf_alignment import alignment
+from keyhole.lab.svf_figures import Matrix, matrices_figure, sweep_figure
 from keyhole.stats import Interval, wilson
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import TOY
+from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
 from keyhole_papers.svf import toys
 from keyhole_papers.svf.toys import Recipe

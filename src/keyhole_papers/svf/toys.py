@@ -14,14 +14,12 @@ from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.lab.svf.alignment import Alignment, Matching
-from keyhole.lab.svf.store import trained_models
-from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, sample
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, sample
+from keyhole.lab.svf_alignment import Alignment, Matching
+from keyhole.lab.svf_train import trained_models
 from keyhole.stats import wilson
-from keyhole_papers.experiment import Experiment, Record
-from keyhole_papers.finding import Finding, Findings
-from keyhole_papers.job import Job
-from keyhole_papers.provenance import TOY
+from keyhole_papers.experiment import Experiment, Job, Record
+from keyhole_papers.finding import TOY, Finding, Findings
 from keyhole_papers.results import Verdict
 
 LONG = 80_000  # the most steps that the paper names

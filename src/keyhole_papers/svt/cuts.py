@@ -8,18 +8,17 @@ from typing import Literal
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from keyhole.circuits.writer import SideName
+from keyhole.brief import head_name
+from keyhole.circuits.records import SideName
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend
-from keyhole.intervene.remove import CutMode
-from keyhole.models.heads import head_name
+from keyhole.intervene.removal import CutMode
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import Attempt, Experiment
 from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
-from keyhole_papers.job import Attempt
 from keyhole_papers.svt import effects
+from keyhole_papers.svt.answers import cloud, panels, whiskers
 from keyhole_papers.svt.effects import MODES, ODD, SIDES, Claim, Effect, Into, into, rank_correlation
 from keyhole_papers.svt.ioi import LEAST
-from keyhole_papers.svt.panels import cloud, panels, whiskers
 
 Sides = Sequence[SideName]
 Goes = Literal["heavier", "rises", "apart", "alike"]  # what the logit difference does, beside attention

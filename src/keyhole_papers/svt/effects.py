@@ -10,18 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from keyhole.circuits.writer import SideName
+from keyhole.brief import Head, head_name
+from keyhole.circuits.records import SideName
 from keyhole.intervene.cuts import edge_cut
-from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
-from keyhole.lab.training.push import Push, pushes
-from keyhole.lab.training.roles import Role, role_attention
-from keyhole.models.heads import Head, head_name
+from keyhole.intervene.removal import Cut, CutMode, Metric, intervene, random_cut
+from keyhole.lab.emergence import Push, pushes
+from keyhole.lab.roles import Role, role_attention
 from keyhole.models.run import Run
 from keyhole.stats import Interval
-from keyhole_papers.finding import Finding
-from keyhole_papers.job import Job
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Job
+from keyhole_papers.finding import Finding, Provenance
 from keyhole_papers.svt.answers import LOCAL, answers_of, signals_note
 from keyhole_papers.svt.ioi import LEAST, Subject, subject
 

@@ -5,20 +5,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError, NothingToTraceError
-from keyhole.lab.heads.sparse import SparseStudy, sparse_study
-from keyhole.lab.heads.unrelated import unrelated_text
-from keyhole.lab.training.push import metric_of as metric_of
-from keyhole.lab.training.roles import IOI_ROLES, RULE, find_roles
-from keyhole.models.heads import Head, head_name
+from keyhole.lab.emergence import metric_of as metric_of
+from keyhole.lab.head_summary import unrelated_text
+from keyhole.lab.roles import IOI_ROLES, RULE, find_roles
+from keyhole.lab.sparse import SparseStudy, sparse_study
 from keyhole.models.model import Model
 from keyhole.models.run import Run
 from keyhole.stats import wilson
 from keyhole.tasks.example import Example
 from keyhole.tasks.prompt_sets import IOI, PromptSet, prompts_for
-from keyhole_papers.job import Asked, Job, loaded
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Asked, Job, loaded
+from keyhole_papers.finding import Provenance
 
 _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "S-inhibition": ((8, 6),),

@@ -11,25 +11,21 @@ from functools import lru_cache, partial
 
 from matplotlib.figure import Figure
 
+from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import SideName
+from keyhole.circuits.records import SideName
 from keyhole.errors import KeyholeError
 from keyhole.figures.network import Carried, TokenEdge, network_figure
 from keyhole.intervene.cuts import distinct_edges
-from keyhole.models.heads import Head, head_name
 from keyhole.models.run import Run
-from keyhole.tasks.example import Example
-from keyhole.tasks.places import START, place_names
+from keyhole.tasks.example import START, Example, place_names
+from keyhole.tracing.settings import ChannelChoice, SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import NO_CLAIMS, Finding, Findings, Value, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.finding import NO_CLAIMS, Finding, Findings, Provenance, Value, of_part, rows_of
 from keyhole_papers.svt.answers import firing_movers
 from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, listed, subject
-from keyhole_papers.svt.known import Agreement, agreement, known_heads, known_here
-from keyhole_papers.svt.lattice import Lattice, Pair, lattice
+from keyhole_papers.svt.known import Agreement, Lattice, Pair, agreement, known_heads, known_here, lattice
 
 NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
 Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at

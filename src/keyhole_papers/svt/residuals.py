@@ -11,14 +11,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures.style import BLUE
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import Provenance
-from keyhole_papers.svt.answers import signals_note
+from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.finding import Finding, Findings, Provenance
+from keyhole_papers.svt.answers import panels, signals_note
 from keyhole_papers.svt.effects import MATTERS, Change, Effect, change, effects
 from keyhole_papers.svt.ioi import LEAST, subject
-from keyhole_papers.svt.panels import panels
 
 What = Literal["cosine", "norm"]
 _LIMITS = {("cosine", False): 0.001, ("norm", False): 0.01, ("cosine", True): 0.01, ("norm", True): 0.02}

@@ -8,17 +8,15 @@ from itertools import combinations
 import torch
 from matplotlib.figure import Figure
 
+from keyhole.brief import Head, head_name
 from keyhole.figures.style import BLUE, GREY
-from keyhole.intervene.remove import CutMode, random_cut
-from keyhole.models.heads import Head, head_name
+from keyhole.intervene.removal import CutMode, random_cut
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.svt.answers import Answers, answers, few
+from keyhole_papers.svt.answers import Answers, answers, few, panels, whiskers
 from keyhole_papers.svt.effects import MODES
 from keyhole_papers.svt.ioi import LEAST, is_gpt2, role_rule, subject
-from keyhole_papers.svt.panels import panels, whiskers
 from keyhole_papers.svt.together import ADDS, Pair, Sums, sums
 
 

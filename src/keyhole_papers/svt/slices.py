@@ -10,23 +10,20 @@ from typing import NamedTuple
 import torch
 from matplotlib.figure import Figure
 
+from keyhole.brief import Head, head_name
 from keyhole.errors import MissingModelError
-from keyhole.lab.heads.figures import contributions_figure, slice_counts_figure, slice_map_figure
-from keyhole.lab.heads.sparse import HeadPairs, SparseStudy
-from keyhole.lab.heads.summary import Spread, Summary, agreement, pooled, spread
-from keyhole.models.heads import Head, head_name
-from keyhole.models.numbers.precision import exact_matmul
+from keyhole.lab.head_figures import contributions_figure, slice_counts_figure, slice_map_figure
+from keyhole.lab.head_summary import Spread, Summary, agreement, pooled, spread
+from keyhole.lab.sparse import HeadPairs, SparseStudy
+from keyhole.models.numbers import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels, score_row
-from keyhole.qk.controls import refactored, rotations
+from keyhole.qk.controls import refactored, rotations, slice_sets
 from keyhole.qk.omega import omega
-from keyhole.qk.slices import slice_sets
 from keyhole.stats import Interval
 from keyhole.tasks.example import Example
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.svt.ioi import Measured, measured, of_gpt2, unrelated
 
 _FEW = 1 / 3  # of a head's slices

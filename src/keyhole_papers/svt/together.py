@@ -8,20 +8,18 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from keyhole.brief import head_name
 from keyhole.circuits.circuit import Circuit, Edge
-from keyhole.circuits.writer import SideName
+from keyhole.circuits.records import SideName
 from keyhole.figures.style import BLUE, INK, RED
 from keyhole.intervene.cuts import serial
-from keyhole.intervene.remove import CutMode
-from keyhole.models.heads import head_name
+from keyhole.intervene.removal import CutMode
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.svt.answers import Answers, answers, few
+from keyhole_papers.svt.answers import Answers, answers, cloud, few, panels, whiskers
 from keyhole_papers.svt.effects import MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
 from keyhole_papers.svt.ioi import LEAST
-from keyhole_papers.svt.panels import cloud, panels, whiskers
 
 ADDS = ".5 to 1.5 of the sum"
 _PLACES = [(side, mode) for side in SIDES for mode in MODES]

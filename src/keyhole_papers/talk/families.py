@@ -15,24 +15,21 @@ import numpy as np
 from jaxtyping import Int
 from matplotlib.figure import Figure
 
-from keyhole.comparison.members import Member, draw, member
 from keyhole.errors import KeyholeError, MissingModelError
-from keyhole.family import Agreement, Families, Level, families
-from keyhole.family.agreement import Beside
-from keyhole.family.clusters import LEVEL
-from keyhole.family.families import RIGHT
-from keyhole.many.driver import bulk
-from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
 from keyhole.progress import Progress
-from keyhole.store.chosen import traced_prompts
-from keyhole.store.reading import Where
-from keyhole.store.store import Store
+from keyhole.store.bulk import bulk
+from keyhole.store.manifest import traced_prompts
+from keyhole.store.settings import Tracing
+from keyhole.store.store import Store, Where
+from keyhole.studies.comparison.signals import Member, draw, member
+from keyhole.studies.families.agreement import Agreement, Beside
+from keyhole.studies.families.clusters import LEVEL
+from keyhole.studies.families.families import RIGHT, families
+from keyhole.studies.families.record import Families, Level
 from keyhole.tasks.prompt_sets import IOI, prompts_for
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
-from keyhole_papers.job import Asked, Attempt, Job, loaded
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
+from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Provenance, of_part
 from keyhole_papers.svt.ioi import require_solved
 from keyhole_papers.talk.signals import published_name
 

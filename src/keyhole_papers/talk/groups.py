@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 
-from keyhole.family import Average, Families, medoid
 from keyhole.figures.style import BLUE, GREY
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Experiment
+from keyhole.studies.families.agreement import medoid
+from keyhole.studies.families.record import Average, Families
+from keyhole_papers.experiment import Attempt, Experiment
 from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt
+from keyhole_papers.svt.answers import panels, spreads
 from keyhole_papers.svt.ioi import LEAST
-from keyhole_papers.svt.panels import panels, spreads
 from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study
 
 

@@ -19,31 +19,25 @@ from typing import TypeVar
 from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Node
-from keyhole.family.families import RIGHT
 from keyhole.figures.style import BLUE, GREY
 from keyhole.models.model import Model
-from keyhole.naming.attached.edges import edge_names
-from keyhole.naming.attached.same import distinct
-from keyhole.naming.beside.broken import EXTRA, Break
-from keyhole.naming.beside.cues import Cue, break_cue
-from keyhole.naming.beside.representatives import Side, side_by_side
-from keyhole.naming.judging.controls import RANDOM, RANDOM_PASS, SHUFFLED
-from keyhole.naming.judging.scores import LEVEL, Share
-from keyhole.naming.named import LANDMARKS, Naming
-from keyhole.naming.namers import Namers, name_by
-from keyhole.naming.naming import randoms, seek
-from keyhole.naming.subject import Subject
-from keyhole.naming.subjects.signals import signal_subjects
-from keyhole.naming.what import strength
+from keyhole.naming.attached import edge_names
+from keyhole.naming.cues import EXTRA, Break, Cue, break_cue
+from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, Share
+from keyhole.naming.naming import Namers, name_by, randoms, seek
+from keyhole.naming.record import LANDMARKS, Naming
+from keyhole.naming.representatives import Side, side_by_side
+from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.subjects.stored import strength
+from keyhole.naming.subjects.subject import Subject, distinct
 from keyhole.progress import part_of
 from keyhole.stats import Interval, fisher
 from keyhole.store.store import Store
+from keyhole.studies.families.families import RIGHT
 from keyhole.tasks.example import Example
-from keyhole_papers.choices import NAMERS
-from keyhole_papers.experiment import Experiment
+from keyhole_papers.experiment import NAMERS, Asked, Attempt, Experiment, Job
 from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
-from keyhole_papers.job import Asked, Attempt, Job
-from keyhole_papers.svt.panels import spreads
+from keyhole_papers.svt.answers import spreads
 from keyhole_papers.talk.families import Prompts, traced_store
 from keyhole_papers.talk.signals import published_name
 

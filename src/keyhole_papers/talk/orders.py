@@ -9,9 +9,13 @@ from statistics import median
 import numpy as np
 from matplotlib.figure import Figure
 
-from keyhole.comparison.compare import Comparison
-from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
-from keyhole.comparison.signals import (
+from keyhole.brief import Head, head_name
+from keyhole.figures.style import heading
+from keyhole.stats import Interval
+from keyhole.studies.comparison.compare import Comparison
+from keyhole.studies.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
+from keyhole.studies.comparison.figure import removals_figure, signals_figure
+from keyhole.studies.comparison.signals import (
     SIDES,
     Aggregated,
     HeadRow,
@@ -20,14 +24,9 @@ from keyhole.comparison.signals import (
     aggregated,
     compare_aggregated,
 )
-from keyhole.family import Agreement
-from keyhole.figures.store.comparison import removals_figure, signals_figure
-from keyhole.figures.style import heading
-from keyhole.models.heads import Head, head_name
-from keyhole.stats import Interval
-from keyhole_papers.experiment import Experiment
+from keyhole.studies.families.agreement import Agreement
+from keyhole_papers.experiment import Attempt, Experiment
 from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
-from keyhole_papers.job import Attempt
 from keyhole_papers.svt.ioi import LEAST, is_gpt2, listed, role_rule, roles_of
 from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study, sets_apart
 

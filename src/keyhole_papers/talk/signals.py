@@ -10,20 +10,18 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.faithfulness.removals import Row
+from keyhole.faithfulness.verification import verify
 from keyhole.figures.style import BLUE, GREY, INK
-from keyhole.intervene.rows import Row
-from keyhole.intervene.verification import verify
 from keyhole.models.model import Model
 from keyhole.stats import Interval
-from keyhole.tasks import answered
+from keyhole.tasks.answers import answered
 from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Asked, Attempt, Job, loaded
-from keyhole_papers.provenance import Provenance
+from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
+from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.results import Verdict
+from keyhole_papers.svt.answers import panels
 from keyhole_papers.svt.ioi import LEAST, trace_answer
-from keyhole_papers.svt.panels import panels
 
 _TASKS: dict[str, int] = {"ioi": IOI["mixed"], **TASKS}  # published numbers of prompts
 _QUICK = 3  # prompts of each task

@@ -9,18 +9,16 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.errors import KeyholeError, MissingModelError
-from keyhole.figures.store.sinks import sinks_figure
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
-from keyhole.sink.explore import SinkSettings, study
-from keyhole.sink.firings import StoredQuestion
-from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.job import Attempt, Job
-from keyhole_papers.provenance import Provenance
+from keyhole.studies.sinks.firings import StoredQuestion
+from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
+from keyhole.studies.sinks.report import sinks_figure
+from keyhole.studies.sinks.study import SinkSettings, study
+from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.finding import Finding, Findings, Provenance, of_part
+from keyhole_papers.svt.answers import panels
 from keyhole_papers.svt.ioi import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
-from keyhole_papers.svt.panels import panels
 
 _EXACT = 1e-4  # of a decomposition, relative
 _TRACED = 16

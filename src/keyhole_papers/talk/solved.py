@@ -7,14 +7,12 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from keyhole.figures.style import BLUE, GREY
-from keyhole.naming.attached.same import same_direction
-from keyhole.naming.beside.broken import BREAKS, Break
-from keyhole.naming.namers import Namers
-from keyhole_papers.choices import NAMERS
-from keyhole_papers.experiment import Experiment
+from keyhole.naming.cues import BREAKS, Break
+from keyhole.naming.naming import Namers
+from keyhole.naming.subjects.subject import same_direction
+from keyhole_papers.experiment import NAMERS, Attempt, Experiment
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
-from keyhole_papers.job import Attempt
-from keyhole_papers.svt.panels import panels
+from keyhole_papers.svt.answers import panels
 from keyhole_papers.talk.families import Prompts
 from keyhole_papers.talk.names import Follows, NameStudy, Way, of_names
 

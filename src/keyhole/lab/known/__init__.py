@@ -5,7 +5,6 @@ circuit = known.model.run(known.prompt).trace(known.answer, against=known.agains
 compare(circuit, known.truth)                  precision and recall, over nodes and over edges
 """
 
-from keyhole.lab.known.record import Known, build
-from keyhole.lab.known.truth import Comparison, Truth, compare
+from keyhole.lab.known.truth import Comparison, Known, Truth, build, compare
 
 __all__ = ["Comparison", "Known", "Truth", "build", "compare"]

@@ -1,16 +1,31 @@
-"""Which circuit is behind the machine's answer, and how much of it is found?
+"""Does a method find the known machine's circuit? Compared with the truth, and as AUROC of true edges.
+
+Which circuit is behind the machine's answer, and how much of it is found?
 
 The truth follows from the weights (`machine.py`) alone: who writes what a component reads, and where.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Writer
-from keyhole.comparison.score import Score
-from keyhole.lab.known.words import Places
-from keyhole.tracing.mlps.flow import Step
+import numpy as np
+from jaxtyping import Bool, Float
+
+from keyhole.circuits.circuit import Circuit, Node
+from keyhole.circuits.records import Writer
+from keyhole.errors import KeyholeError
+from keyhole.faithfulness.wiring import Wiring
+from keyhole.intervene.removal import Metric
+from keyhole.lab.known.machine import Places, Stream, places, tokenizer, transformer
+from keyhole.models.load import load
+from keyhole.models.model import Model
+from keyhole.models.tokens import token_id
+from keyhole.studies.comparison.score import Score
+from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, means_of
+from keyhole.studies.curves.cutting import token_edges
+from keyhole.studies.curves.scores import prompt_scores
+from keyhole.studies.curves.settings import METHODS, EdgeMethod
+from keyhole.tracing.mlp_directions import Step
 
 DISTRACTING_HEADS, DISTRACTING_MLP = ((0, 0), (1, 1), (2, 2)), 1
 
@@ -80,3 +95,118 @@ def compare(circuit: Circuit, truth: Truth) -> Comparison:
 
 def _agreement(found: Set[object], there: Set[object]) -> Score:
     return Score(len(found), len(there), len(found & there))
+
+
+# A machine, a prompt that it answers, and the circuit behind the answer.
+
+PROMPT = "French : big cat , red dog , old sun . red"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What to trace, and what a right circuit has."""
+
+    model: Model
+    prompt: str
+    answer: str
+    against: str
+    truth: Truth
+
+    @classmethod
+    def of(cls, model: Model, prompt: str) -> "Known":
+        """What is true of a prompt."""
+        at = places(prompt)
+        return cls(model, prompt, at.answer, at.against, true_circuit(at, last=model.dims.layers - 1))
+
+    def ask(self, prompt: str) -> "Known":
+        """The same machine with another prompt."""
+        return Known.of(self.model, prompt)
+
+
+def build(prompt: str = PROMPT, *, seed: int | None = None, backup: bool = False) -> Known:
+    """The machine of `machine.py`, with a seed in directions turned at random, and a prompt of its words (`words.py`).
+
+    `backup`: with a head (3.0) that stands in for another (2.0) when that is gone, and does nothing before.
+
+    >>> known = build()
+    >>> known.answer, known.against
+    ('chien', 'Hund')
+    >>> known.ask("Berlin : new sun . new").answer
+    'Sonne'
+    """
+    return Known.of(load((transformer(Stream.make(seed), backup=backup), tokenizer())), prompt)
+
+
+# Does a method rank the true edges of the machine above all others? The area under the ROC curve, as in InterpBench.
+#
+# AUROC is the probability that a true edge has a larger score (by absolute value) than an edge that is not true;
+# equal scores count half. 1: all true edges first; .5: chance. Of components, an edge is true if it is at some token.
+
+_AT_READER = ("dest", "mlp", "target")  # sides that read where their component writes; keys and values: at its source
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How well a method ranks the true edges: means over prompts for token-level edges, of mean scores for others."""
+
+    method: str
+    components: float
+    tokens: float
+
+
+def recovery(known: Known, prompts: Sequence[str], methods: Sequence[EdgeMethod] = METHODS) -> tuple[Recovery, ...]:
+    """The AUROC of every method on prompts of the machine that have as many tokens; their mean is the baseline."""
+    asked = [known.ask(prompt) for prompt in prompts]
+    questions = [_question(one) for one in asked]
+    if len({len(question.run) for question in questions}) != 1:
+        raise KeyholeError("prompts of the machine should have as many tokens: their mean is taken token by token.")
+    means = means_of(known.model, [("", question.run.token_ids) for question in questions])
+    groups = groups_of(questions, StandIn("mean", means))
+    if len(groups) != 1:
+        raise KeyholeError(f"{len(prompts)} prompts are too few or too many to take a mean over: give 8 to 32.")
+    (group,) = groups
+    wiring, length = group.masked.wiring, group.masked.words.shape[1]
+    every = tuple(token_edges(wiring, length).T)
+    true = [true_edges(one, wiring, length) for one in asked]
+    of_components = np.any(true, axis=(0, 3))[tuple(wiring.edges.T)]
+    results = []
+    for method in methods:
+        if method == "random":
+            continue
+        scores = prompt_scores(method, group, questions)
+        components = np.abs(scores.sum(-1).mean(0))[tuple(wiring.edges.T)]
+        by_prompt = [auroc(np.abs(own[every]), there[every]) for own, there in zip(scores, true, strict=True)]
+        results.append(Recovery(method, auroc(components, of_components), float(np.mean(by_prompt))))
+    return tuple(results)
+
+
+def true_edges(known: Known, wiring: Wiring, length: int) -> Bool[np.ndarray, "writer reader pos"]:
+    """The true circuit of a prompt as token-level edges."""
+    true = np.zeros((*wiring.joined.shape, length), dtype=bool)
+    target = Node("target", None, None, length - 1, length - 1)
+    for writer, into, side in known.truth.edges:
+        reader = target if into is None else Node.of(into)
+        place = wiring.number(Node.of(writer), reader, side)
+        if place is not None:
+            true[(*place, reader.dest if side in _AT_READER else reader.src)] = True
+    return true
+
+
+def auroc(scores: Float[np.ndarray, "edge"], true: Bool[np.ndarray, "edge"]) -> float:
+    """The probability that a true edge has a larger score than another; equal ones count half.
+
+    >>> auroc(np.array([3.0, 1.0, 2.0, 1.0]), np.array([True, True, False, False]))
+    0.625
+    """
+    if not 0 < true.sum() < len(true):
+        raise KeyholeError("an AUROC compares true edges with others: there are none of the one or of the other.")
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[place]  # the mean rank of equal scores
+    n = int(true.sum())
+    return float((ranks[true].sum() - n * (n + 1) / 2) / (n * (len(true) - n)))
+
+
+def _question(known: Known) -> CohortQuestion:
+    run = known.model.run(known.prompt)
+    right, wrong = (token_id(known.model, word) for word in (known.answer, known.against))
+    return CohortQuestion(run, Metric(len(run) - 1, (right,), (wrong,)))

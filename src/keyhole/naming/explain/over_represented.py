@@ -1,33 +1,162 @@
-"""What do the examples have in common that other pairs have not? Counted and tested, told as one sentence.
+"""Which tokens are over-represented where a signal fires? Statistics, as a sentence that a rule reads back.
 
-Candidates are words and kinds of dest, src and their neighbours, repetitions, places and distances. The first clause
-is the one that best tells examples from background,
+How is a rule told in words, and how is it read back? One plain sentence, which is all that the judge receives.
 
-    gain = share of examples - (share of pairs at random + share of hard negatives) / 2
+    dest is "to" or "for", and src is a name, the first name so far, 5 to 12 tokens before dest
 
-of those that Fisher's exact test, corrected for all candidates, finds over-represented. Each further one is chosen in
-the same way among the pairs of which all clauses so far are true, until none adds enough: so a clause that pairs at
-random rarely meet is told, too, as long as the whole loses little by it. If nothing passes, there is no valid
-interpretation.
+Tokens are quoted as in JSON, so nothing in them can be mistaken for the sentence around them.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import cast
 
 import numpy as np
 from jaxtyping import Bool
 
-from keyhole.naming.explain.candidates import Pairs, candidates, pairs_of
-from keyhole.naming.language.clauses import SPOTS, Clause, Spot, Word
-from keyhole.naming.language.sentence import render
-from keyhole.naming.name import Claim, Name
-from keyhole.naming.shown import Shown
+from keyhole.errors import KeyholeError
+from keyhole.naming.explain.candidates import Claim, Name, Pairs, candidates, pairs_of
+from keyhole.naming.explain.language import (
+    KINDS,
+    ORDERED,
+    RELATIONS,
+    SPOTS,
+    WHICH,
+    Clause,
+    Distance,
+    Kind,
+    Order,
+    Predicate,
+    Relation,
+    Spot,
+    Which,
+    Word,
+    normal,
+)
+from keyhole.naming.subjects.subject import Shown
 from keyhole.stats import benjamini_hochberg, fisher
+
+Rule = tuple[Clause, ...]
+_ITSELF, _PREVIOUS = "dest itself", "the token just before dest"
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_WORDS = re.compile(f"{_QUOTED}(?: or {_QUOTED})*")
+_ORDER = re.compile(f"the ({'|'.join(WHICH)}) ({'|'.join(ORDERED)}) so far")
+_DISTANCE = re.compile(r"(?:(\d+) to (\d+)|(\d+)|at least (\d+)) tokens before dest")
+_SPLIT = re.compile(rf"((?:[^\",]|,(?! )|{_QUOTED})+)(?:, |$)")
+
+
+def rule(clauses: Iterable[Clause]) -> Rule:
+    """Clauses in the order of telling: dest and its neighbour, then src and its own."""
+    return tuple(sorted(clauses, key=lambda clause: SPOTS.index(clause.spot)))
+
+
+def render(clauses: Iterable[Clause]) -> str:
+    """A rule as one sentence.
+
+    >>> render([Clause("src", Kind("name")), Clause("dest", Word(("to",))), Clause("src", Distance(1, 1))])
+    'dest is "to", and src is a name, the token just before dest'
+    """
+    told = rule(clauses)
+    if not told:
+        raise KeyholeError("a sentence says at least one thing.")
+    spots = dict.fromkeys(clause.spot for clause in told)
+    return ", and ".join(
+        f"{spot} is {', '.join(_said(one.says) for one in told if one.spot == spot)}" for spot in spots
+    )
+
+
+def parse(text: str) -> Rule:
+    """The rule that a sentence tells; anything else is refused.
+
+    >>> parse('dest is "to"')
+    (Clause(spot='dest', says=Word(words=('to',))),)
+    """
+    found, spot, at = [], None, 0
+    while at < len(text):
+        part = _SPLIT.match(text, at)
+        if part is None:
+            raise KeyholeError(f"{text!r} is no sentence of a rule: it cannot be read from {text[at:]!r} on.")
+        said, at = part[1], part.end()
+        for one in SPOTS:
+            start = f"{one} is " if spot is None else f"and {one} is "
+            if said.startswith(start):
+                spot, said = one, said.removeprefix(start)
+                break
+        found.append(_clause(text, spot, said))
+    if not found or rule(found) != tuple(found) or text.endswith(", "):
+        raise KeyholeError(f"{text!r} is no sentence of a rule.")
+    return tuple(found)
+
+
+def _said(says: Predicate) -> str:
+    match says:
+        case Word(words):
+            return " or ".join(json.dumps(word, ensure_ascii=False) for word in words)
+        case Kind(kind):
+            return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+        case Relation(text):
+            return text
+        case Order(which, kind):
+            return f"the {which} {kind} so far"
+        case Distance(low, high):
+            return _distance(low, high)
+
+
+def _distance(low: int, high: int | None) -> str:
+    if low == high and low < 2:
+        return _PREVIOUS if low else _ITSELF
+    count = f"at least {low}" if high is None else f"{low}" if low == high else f"{low} to {high}"
+    return f"{count} tokens before dest"
+
+
+_KINDS = {_said(Kind(kind)): kind for kind in KINDS}
+
+
+def _clause(text: str, spot: Spot | None, said: str) -> Clause:
+    says = _predicate(said) if spot is not None else None
+    for_src = isinstance(says, Order | Distance) and spot != "src"
+    astray = isinstance(says, Relation) and spot not in RELATIONS[says.text]
+    if spot is None or says is None or for_src or astray or _said(says) != said:
+        raise KeyholeError(f"{text!r} is no sentence of a rule: {said!r} says nothing that can be looked up.")
+    return Clause(spot, says)
+
+
+def _predicate(said: str) -> Predicate | None:
+    if _WORDS.fullmatch(said):
+        return Word(tuple(json.loads(word) for word in re.findall(_QUOTED, said)))
+    if said in _KINDS:
+        return Kind(_KINDS[said])
+    if said in RELATIONS:
+        return Relation(said)
+    if said in (_ITSELF, _PREVIOUS):
+        return Distance(int(said == _PREVIOUS), int(said == _PREVIOUS))
+    if found := _ORDER.fullmatch(said):
+        return Order(cast(Which, found[1]), found[2])
+    if found := _DISTANCE.fullmatch(said):
+        low, high, exact, least = found.groups()
+        return Distance(int(low or exact or least), None if least else int(high or exact))
+    return None
+
+
+# What do the examples have in common that other pairs have not? Counted and tested, told as one sentence.
+#
+# Candidates are words and kinds of dest, src and their neighbours, repetitions, places and distances. The first
+# clause is the one that best tells examples from background,
+#
+#     gain = share of examples - (share of pairs at random + share of hard negatives) / 2
+#
+# of those that Fisher's exact test, corrected for all candidates, finds over-represented. Each further one is chosen
+# in the same way among the pairs of which all clauses so far are true, until none adds enough: so a clause that pairs
+# at random rarely meet is told, too, as long as the whole loses little by it. If nothing passes, there is no valid
+# interpretation.
 
 _ADDS = 0.2  # of gain, by each clause, among the pairs that those before leave
 _NEARLY = 0.05  # of gain: as good
-_WORDS = 6  # that one clause may list
+_MOST_WORDS = 6  # that one clause may list
 _PER_WORD = 0.02  # of gain, by each further word of a list
 
 
@@ -137,7 +266,7 @@ def _listed(passing: list[_Choice], spot: Spot, left: Bool[np.ndarray, "pairs"],
         assert isinstance(made.clause.says, Word) and isinstance(one.clause.says, Word)
         true = made.true | one.true
         gain = _gain(true, left, pairs)
-        if len(made.clause.says.words) < _WORDS and gain - made.gain >= _PER_WORD:
+        if len(made.clause.says.words) < _MOST_WORDS and gain - made.gain >= _PER_WORD:
             both = Clause(spot, Word(made.clause.says.words + one.clause.says.words))
             made = _Choice(both, true, gain, max(made.p, one.p), max(made.corrected, one.corrected))
     return made
@@ -164,3 +293,24 @@ def _claim(one: _Choice, pairs: Pairs) -> Claim:
     odds = log(yes * not_others / (no * others))
     fires, drawn, hard = _shares(one.true, np.ones_like(one.true), pairs)
     return Claim(render([one.clause]), fires or 0.0, drawn, hard, odds, one.p, one.corrected)
+
+
+# Would the commonest tokens of the examples do as a name? A control: nothing is compared, nothing is tested.
+
+
+def tokens_alone(examples: Sequence[Shown], background: Sequence[Shown] = (), *, words: int = 3) -> Name:
+    """The commonest tokens at dest and at src, as a sentence; the background is not looked at.
+
+    >>> one = Shown(0, ("a", " to", " b"), 1, 0, 1.0, 1.0, "top")
+    >>> tokens_alone([one]).text
+    'dest is "to", and src is "a"'
+    """
+    if not examples:
+        return Name(None, "tokens alone")
+    dest = _commonest([one.tokens[one.dest] for one in examples], words)
+    src = _commonest([one.tokens[one.src] for one in examples], words)
+    return Name(render([Clause("dest", Word(dest)), Clause("src", Word(src))]), "tokens alone")
+
+
+def _commonest(tokens: Sequence[str], words: int) -> tuple[str, ...]:
+    return tuple(word for word, _ in Counter(map(normal, tokens)).most_common(words))

@@ -1,31 +1,221 @@
-"""How are thousands of questions asked at once, by code that asks one at a time? It is run as often as it needs.
+"""What does a language model call a signal, and does it find a name right? Thousands of questions at once.
 
-    with open_transcript("names.jsonl") as transcript:
-        talk = Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript)
-        naming = lambda explainer, judges: name_signals(examples, explainer, judges)
-        print(estimate(talk, naming))
-        print(with_model(talk, naming))
+How does a model see an example? As text on one line, with dest in [[...]] and src in {{...}}.
 
-A run is given an explainer and judges that look answers up in the transcript and note what is not there. What was noted
-is asked together, and the next run goes further: first the names, then the questions about them, then the result.
-Running costs nothing beside asking. The result is the last run's, all of whose answers are the model's own.
+What follows dest is left out: when the head looks back from there, the model has not read it.
 """
 
+import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
 from typing import TypeVar
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.judging.judge import Answer, Judge
-from keyhole.naming.judging.questions import Question, QuestionKind
-from keyhole.naming.llm.explainer import explain_request, llm_explainer
-from keyhole.naming.llm.judge import judge_request, llm_judges, read_answer
-from keyhole.naming.llm.request import Request
-from keyhole.naming.llm.talk import Talk
-from keyhole.naming.llm.together import send_all
-from keyhole.naming.name import Explainer, Name
-from keyhole.naming.shown import Shown
+from keyhole.naming.explain.candidates import NONE, Explainer, Name
+from keyhole.naming.judge.judge import Answer, Judge
+from keyhole.naming.judge.questions import Marked, Question, QuestionKind, marked
+from keyhole.naming.llm.endpoint import Reply, Request, chance
+from keyhole.naming.llm.post import send, send_all
+from keyhole.naming.llm.transcript import Talk
+from keyhole.naming.subjects.subject import HARD, Shown
 from keyhole.progress import Progress, silent
+
+MARKS = (
+    "In each text two tokens are marked: dest stands in [[double brackets]], and src, the token that it looks back at,"
+    " in {{double braces}}. Where both are the same token, it stands in [[{{both}}]]. Each text ends at dest."
+)
+
+
+def shown_text(one: Marked) -> str:
+    r"""The text up to dest, marked.
+
+    >>> shown_text(Marked((" Mary", " gave", " it", "\n", " to", " him"), 4, 0))
+    '{{Mary}} gave it\\n [[to]]'
+    """
+    src, dest = ("{{", "}}"), ("[[", "]]")
+    if one.dest == one.src:
+        parts = [_plain("".join(one.tokens[: one.dest])), _inside(one.tokens[one.dest], "[[{{", "}}]]")]
+    else:
+        parts = [
+            _plain("".join(one.tokens[: one.src])),
+            _inside(one.tokens[one.src], *src),
+            _plain("".join(one.tokens[one.src + 1 : one.dest])),
+            _inside(one.tokens[one.dest], *dest),
+        ]
+    return "".join(parts).strip()
+
+
+def _inside(token: str, opening: str, closing: str) -> str:
+    """Marks stand at the word, after its space; a token of spaces alone stays visible."""
+    word = token.strip(" ")
+    if not word:
+        return f"{opening}{token}{closing}"
+    before, _, after = token.partition(word)
+    return f"{before}{opening}{_plain(word)}{closing}{after}"
+
+
+def _plain(text: str) -> str:
+    """A text's own brackets mark nothing, and its lines do not end the line."""
+    for mark in ("[", "]", "{", "}"):
+        while mark * 2 in text:
+            text = text.replace(mark * 2, f"{mark} {mark}")
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+# What does a language model call a signal? It sees where it fires and where it does not, and says one sentence.
+
+LABEL = "PATTERN:"
+_LINE = re.compile(r"^[\W_]*pattern[*_]*:[*_ \t]*(.*?)[*_ \t]*$", re.IGNORECASE)
+_LONGEST = 400  # characters of a name; more is no sentence
+
+_SYSTEM = (
+    "You find out what one signal inside a language model's attention head responds to. " + MARKS + " You are exact,"
+    " brief, and say so when there is nothing to be found."
+)
+_TASK = f"""What sets the pairs that fire apart from those that do not? Look at which words, or which kind of words, \
+dest and src are, at what stands beside them, and at how they relate: in grammar, meaning, order or distance. Write \
+three lines and nothing else. On the first, what most of the dests that fire are; on the second, what most of their \
+srcs are; on the third, one short rule of both, by which somebody could tell for a new text whether its marked pair \
+fires. Speak of dest and src alone, not of lists or single texts. If no rule fits, the third line is \
+"{LABEL} {NONE}".
+DEST: ...
+SRC: ...
+{LABEL} ..."""
+
+
+def llm_explainer(talk: Talk) -> Explainer:
+    """An explainer that asks a model."""
+    return partial(_explain, talk=talk)
+
+
+def _explain(fires: Sequence[Shown], background: Sequence[Shown], *, talk: Talk) -> Name:
+    text = read_name(send(talk, explain_request(talk, fires, background))) if fires else None
+    return Name(text, talk.endpoint.model)
+
+
+def explain_request(talk: Talk, fires: Sequence[Shown], background: Sequence[Shown]) -> Request:
+    """The question; the largest values first, and hard negatives of each kind in turn before any at random."""
+    much = talk.prompting
+    top = sorted(fires, key=lambda one: -one.value)[: much.examples]
+    parts = ["The signal fires for these pairs:", *_listed(top)]
+    others = _others(background, talk.seed)[: much.negatives]
+    if others:
+        parts += ["", "It does not fire for these pairs, although some of them look alike:", *_listed(others)]
+    user = "\n".join([*parts, "", _TASK])
+    return Request(talk.endpoint.model, _SYSTEM, user, much.name_tokens, seed=talk.seed)
+
+
+def _others(background: Sequence[Shown], seed: int) -> list[Shown]:
+    order = list(background)
+    random.Random(seed).shuffle(order)
+    kinds = [[one for one in order if one.pick == pick] for pick in HARD]
+    hard = [one for row in zip_longest(*kinds) for one in row if one is not None]
+    return [*hard, *(one for one in order if one.pick not in HARD)]
+
+
+def _listed(shown: Sequence[Shown]) -> list[str]:
+    return [f"{number}. {shown_text(marked(one))}" for number, one in enumerate(shown, start=1)]
+
+
+def read_name(reply: Reply) -> str | None:
+    r"""The last labelled line; None: no valid interpretation, or none that was finished.
+
+    >>> read_name(Reply("answered", "The names repeat.\n**PATTERN:** src is a name"))
+    'src is a name'
+    """
+    if reply.status != "answered":
+        return None
+    found = [match[1] for line in reply.text.splitlines() if (match := _LINE.match(line.strip()))]
+    text = _unquoted(" ".join(found[-1].strip("<> ").split())) if found else ""
+    if not text or len(text) > _LONGEST or NONE in text.lower() or not re.search(r"\w", text):
+        return None
+    return text
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotation marks around it; those of a token that it ends with stay.
+
+    >>> _unquoted('"a name"'), _unquoted('src is "the"'), _unquoted('"to" or "for"')
+    ('a name', 'src is "the"', '"to" or "for"')
+    """
+    quote = text[:1]
+    return text.strip(f"{quote} ") if quote in ("'", '"') and text.endswith(quote) and text.count(quote) == 2 else text
+
+
+# Does a language model find a name right? Asked about one text at a time, without being told where it is from.
+
+_WORD = re.compile(r"\A[\W_]*(yes|no)\b", re.IGNORECASE)
+_BOTH = {"yes": re.compile(r"\bno\b", re.IGNORECASE), "no": re.compile(r"\byes\b", re.IGNORECASE)}
+_NUMBER = re.compile(r"\A[\W_]*(?:text|number|answer)?[\W_]*(\d+)[\W_]*\Z", re.IGNORECASE)
+
+_ABOUT: dict[QuestionKind, str] = {
+    "detection": "You are given a rule about pairs of tokens, and one text. Say whether the marked pair obeys the rule:"
+    " everything that the rule says of dest, of src and of how they relate must be true.",
+    "fuzzing": "You are given a rule about pairs of tokens, and one text. The marks may stand at the pair that the rule"
+    " is about, or at two other tokens of the same text. Say whether they stand where the rule wants them.",
+    "intruder": "You are given five texts. In four of them the marked pairs have something in common: what dest is,"
+    " what src is, or how they relate. Say which one does not belong.",
+}
+_WANT: dict[QuestionKind, str] = {
+    "detection": "Does the marked pair obey the rule? Answer with one word, yes or no.",
+    "fuzzing": "Do the marks stand at the right pair? Answer with one word, yes or no.",
+    "intruder": "Which text does not belong? Answer with its number alone.",
+}
+
+
+def llm_judges(talk: Talk) -> dict[QuestionKind, Judge]:
+    """Who answers which kind of question: a model."""
+    return dict.fromkeys(_ABOUT, partial(_judge, talk=talk))
+
+
+def _judge(text: str, question: Question, *, talk: Talk) -> Answer:
+    return read_answer(send(talk, judge_request(talk, text, question)), question)
+
+
+def judge_request(talk: Talk, text: str, question: Question) -> Request:
+    """The name first and the text last, so that servers can reuse what questions about one name share."""
+    if question.kind not in _ABOUT:
+        raise KeyholeError(f"a model is asked {', '.join(_ABOUT)} questions, not {question.kind!r}.")
+    intruder = question.kind == "intruder"
+    if intruder:
+        parts = [f"{number}. {shown_text(one)}" for number, one in enumerate(question.texts, start=1)]
+    else:
+        parts = [f"Rule: {' '.join(text.split())}", f"Text: {shown_text(question.texts[0])}"]
+    system = f"{_ABOUT[question.kind]} {MARKS}"
+    user = "\n".join([*parts, "", _WANT[question.kind]])
+    return Request(
+        talk.endpoint.model, system, user, talk.prompting.judge_tokens, logprobs=not intruder, seed=talk.seed
+    )
+
+
+def read_answer(reply: Reply, question: Question) -> Answer:
+    """Yes or no, or a number; anything else is no answer, and never a right one."""
+    if reply.status not in ("answered", "unfinished"):  # one word needs no end
+        return Answer()
+    if question.kind == "intruder":
+        number = _NUMBER.match(reply.text)
+        chosen = int(number[1]) - 1 if number and reply.status == "answered" else -1
+        return Answer(choice=chosen) if 0 <= chosen < len(question.texts) else Answer()
+    word = _WORD.match(reply.text)
+    if word is None or _BOTH[word[1].lower()].search(reply.text):
+        return Answer()
+    return Answer(word[1].lower() == "yes", chance(reply.likely, "yes", "no"))
+
+
+# How are thousands of questions asked at once, by code that asks one at a time? It is run as often as it needs.
+#
+#     with open_transcript("names.jsonl") as transcript:
+#         talk = Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript)
+#         naming = lambda explainer, judges: name_signals(examples, explainer, judges)
+#         print(estimate(talk, naming))
+#         print(with_model(talk, naming))
+#
+# A run is given an explainer and judges that look answers up in the transcript and note what is not there. What was
+# noted is asked together, and the next run goes further: first the names, then the questions about them, then the
+# result. Running costs nothing beside asking. The result is the last run's, all of whose answers are the model's own.
 
 T = TypeVar("T")
 Naming = Callable[[Explainer, Mapping[QuestionKind, Judge]], T]  # whatever is done with an explainer and judges

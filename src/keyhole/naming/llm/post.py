@@ -1,4 +1,6 @@
-"""How is one request sent? A POST with a deadline, whose outcome is an answer, a reason to try again, or an error.
+"""How do requests come to answers? Sent, tried again, a few at a time; a stop loses nothing.
+
+How is one request sent? A POST with a deadline, whose outcome is an answer, a reason to try again, or an error.
 
 200                          an answer, if it is JSON; else something on the way broke: try again
 429, 408, 409, 425, 5xx      try again, when the server says
@@ -9,7 +11,11 @@ anything else                the user must do something: an error
 """
 
 import json
+import random
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -20,7 +26,9 @@ from urllib import request as urllib_request
 from urllib.error import HTTPError, URLError
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.llm.endpoint import Endpoint, key
+from keyhole.naming.llm.endpoint import Endpoint, Reply, Request, StoppedError, key
+from keyhole.naming.llm.transcript import Talk
+from keyhole.progress import Progress, duration, silent
 
 _MOST = 8_000_000  # bytes of an answer
 _AGAIN = (408, 409, 425, 429)
@@ -176,3 +184,122 @@ def _seconds(headers: Message) -> float | None:
         return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
     except (ValueError, TypeError):
         return None
+
+
+# How does one request come to an answer? Tried again with growing waits, until the tries are used up.
+
+
+class GaveUpError(KeyholeError):
+    """All tries of one request failed; others may do better."""
+
+
+def send(talk: Talk, request: Request) -> Reply:
+    """The answer: the transcript's, or else the endpoint's, which is in the transcript before it is returned."""
+    reply = talk.known(request)
+    if reply is not None:
+        return reply
+    patience, garbled, tried, why = talk.endpoint.patience, None, 0, ""
+    while tried < patience.tries:
+        body = request.body(logprobs=talk.logprobs)
+        talk.gate.enter()
+        began = time.monotonic()
+        outcome = post(talk.endpoint, body)
+        tried += 1
+        if isinstance(outcome, NoLogprobs):
+            talk.logprobs, tried = False, tried - 1  # a body without them is never answered so
+            continue
+        if isinstance(outcome, Answered):
+            return _keep(talk, request, outcome.answer, sent=body, began=began, tries=tried)
+        if isinstance(outcome, Garbled):
+            garbled, why = outcome.text, "an answer that is no JSON"
+        else:
+            why = outcome.why
+        if tried < patience.tries:
+            _pause(talk, outcome, tried)
+    if garbled is not None:  # told as what it is, and not paid for again
+        return _keep(talk, request, garbled, sent=body, began=began, tries=tried)
+    raise GaveUpError(f"{talk.endpoint.base_url} gave no answer in {tried} tries: {why}.")
+
+
+def _keep(talk: Talk, request: Request, answer: Any, *, sent: dict[str, Any], began: float, tries: int) -> Reply:
+    talk.asked.add(request.digest)
+    seconds, place = time.monotonic() - began, talk.endpoint.base_url
+    return talk.transcript.add(request, answer, sent=sent, endpoint=place, seconds=seconds, tries=tries)
+
+
+def _pause(talk: Talk, outcome: Again | Garbled, tried: int) -> None:
+    """Until the server says, or twice as long as before; by chance a quarter more or less, so that threads part."""
+    patience, after = talk.endpoint.patience, outcome.after if isinstance(outcome, Again) else None
+    if after is not None and after > patience.longest:
+        told = f"{talk.endpoint.base_url} asks to wait for {duration(after)}"
+        raise KeyholeError(f"{told}: go on then, what was answered is kept in {talk.transcript.path}.")
+    grown = min(patience.longest, patience.wait * 2 ** (tried - 1)) * random.uniform(0.75, 1.25)
+    seconds = grown if after is None else after
+    if isinstance(outcome, Again) and outcome.busy:
+        talk.gate.close(seconds)
+    talk.gate.wait(seconds)
+
+
+# How are many requests answered? A few at a time; a stop loses nothing that was paid for.
+
+
+def missing(talk: Talk, requests: Iterable[Request]) -> list[Request]:
+    """Those that were not answered yet, each once."""
+    return [one for one in {one.digest: one for one in requests}.values() if talk.known(one) is None]
+
+
+def send_all(talk: Talk, requests: Sequence[Request], *, progress: Progress = silent) -> None:
+    """Answer all of them into the transcript; raises KeyholeError if some could not be.
+
+    The first goes alone: what is wrong with URL, key or model shows at once, and whether there are log-probabilities.
+    At a stop (control-C, too) nothing new is sent, and what is on the way is waited for and kept.
+    """
+    left = missing(talk, requests)
+    lost, row, done, stopped = list[GaveUpError](), 0, 0, False
+    try:
+        with ThreadPoolExecutor(talk.endpoint.patience.workers) as pool, _stopping(talk):
+            for one in _answers(pool, talk, left):
+                row = row + 1 if isinstance(one, GaveUpError) else 0
+                lost += [one] if isinstance(one, GaveUpError) else []
+                if row >= talk.endpoint.patience.failures or len(lost) > done:  # gone, or never there
+                    break
+                done += not row
+                progress(done, len(left))
+    except StoppedError:
+        stopped = True
+    finally:
+        talk.gate.stop.clear()
+    if lost or stopped:
+        kept = len(left) - len(missing(talk, left))
+        told = f"{kept} of {len(left)} requests were answered and are kept in {talk.transcript.path}: go on later."
+        raise KeyholeError(f"{lost[-1] if lost else 'stopped:'} {told}")
+
+
+@contextmanager
+def _stopping(talk: Talk) -> Iterator[None]:
+    """However it ends, the workers are told."""
+    try:
+        yield
+    finally:
+        talk.gate.stop.set()
+
+
+def _answers(pool: ThreadPoolExecutor, talk: Talk, requests: Sequence[Request]) -> Iterable[Reply | GaveUpError]:
+    """As they come, no more on the way than there are workers."""
+    waiting, running = iter(requests), set[Future[Reply]]()
+    for one in waiting:
+        running.add(pool.submit(send, talk, one))
+        first = len(running) == 1 and one is requests[0]
+        if first or len(running) == talk.endpoint.patience.workers:
+            ready, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from map(_outcome, ready)
+    while running:
+        ready, running = wait(running, return_when=FIRST_COMPLETED)
+        yield from map(_outcome, ready)
+
+
+def _outcome(future: Future[Reply]) -> Reply | GaveUpError:
+    error = future.exception()
+    if isinstance(error, GaveUpError):
+        return error
+    return future.result()

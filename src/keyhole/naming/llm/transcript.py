@@ -1,4 +1,6 @@
-"""What was asked and answered so far? A file of JSON Lines: an answer is on the disk before it counts.
+"""What was asked and answered so far, and what do explainer and judge of a model share?
+
+What was asked and answered so far? A file of JSON Lines: an answer is on the disk before it counts.
 
 One line per answer, appended and flushed to the disk; keyed by a digest of the request, so that nothing is paid for
 twice. A line that a crash tore is no answer and goes when the file is next opened.
@@ -9,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -18,8 +21,7 @@ from filelock import FileLock, Timeout
 
 from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.files import require_file
-from keyhole.naming.llm.reply import Reply, Status, read_reply
-from keyhole.naming.llm.request import Request
+from keyhole.naming.llm.endpoint import Endpoint, Gate, Reply, Request, Status, read_reply
 from keyhole.strict import is_index, parse_json, require, require_fields
 
 FIELDS = ("digest", "endpoint", "at", "seconds", "tries", "status", "request", "answer")
@@ -115,3 +117,44 @@ def _line(line: bytes) -> tuple[str, Any]:
     require_fields(record, FIELDS, "it")
     require(isinstance(record["digest"], str) and is_index(record["tries"]), "its digest or tries are none.")
     return record["digest"], record["answer"]
+
+
+# Who is asked, how much is shown, and what was said so far? What explainer and judge of a model share.
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How much a model sees, and how much it may say."""
+
+    examples: int = 20  # that an explainer sees, at most
+    negatives: int = 10  # beside them, where the signal does not fire
+    name_tokens: int = 400  # of an explanation, reasons included
+    judge_tokens: int = 5  # of a judge's answer; a model that thinks aloud needs more
+
+    def __post_init__(self) -> None:
+        if min(self.examples, self.name_tokens, self.judge_tokens) < 1 or self.negatives < 0:
+            raise KeyholeError("show at least one example, and leave at least one token for an answer.")
+
+
+@dataclass
+class Talk:
+    """A conversation with an endpoint that is written down."""
+
+    endpoint: Endpoint
+    transcript: Transcript
+    prompting: Prompting = field(default_factory=Prompting)
+    seed: int = 0
+    again: bool = False  # ask once more where an answer was malformed
+    logprobs: bool = field(default=True, init=False)  # until the endpoint says that it gives none
+    gate: Gate = field(init=False, repr=False)
+    asked: set[str] = field(default_factory=set, init=False, repr=False)  # digests, in this talk
+
+    def __post_init__(self) -> None:
+        rate = self.endpoint.patience.per_minute
+        self.gate = Gate(60 / rate if rate else 0.0)
+
+    def known(self, request: Request) -> Reply | None:
+        """What was answered before, if it was."""
+        reply = self.transcript.get(request)
+        once_more = self.again and request.digest not in self.asked
+        return None if reply is not None and once_more and reply.status == "malformed" else reply

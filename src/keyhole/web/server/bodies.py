@@ -1,10 +1,19 @@
-"""What does a request ask for? Its fields, read strictly: what is unknown, missing or of another kind is refused."""
+"""What may be asked, which kinds of work are there, and how does an answer become JSON?
 
-from collections.abc import Sequence
+What does a request ask for? Its fields, read strictly: what is unknown, missing or of another kind is refused.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.files import finite
 from keyhole.strict import parse_json
+from keyhole.web.server.jobs import Told, Work
+from keyhole.web.server.kept import Kept
 
 _NONE: Any = object()
 _SEEDS = (1 << 32) - 1
@@ -148,3 +157,77 @@ def _range(least: int | None, most: int | None) -> str:
     if least is None or most is None:
         return f"at least {least}" if most is None else f"at most {most}"
     return f"between {least} and {most}"
+
+
+# How does an answer become JSON? As the library spells it: NaN and infinity as null, tensors as lists.
+
+
+def spell(value: Any) -> bytes:
+    """A value as one line of JSON.
+
+    >>> spell({"a": float("nan"), "b": (1, "é")}).decode()
+    '{"a":null,"b":[1,"é"]}'
+    """
+    plain = finite(_listed(value))
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _listed(value: Any) -> Any:
+    """Arrays and tensors as lists, wherever they are."""
+    if isinstance(value, Mapping):
+        return {key: _listed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+# Which kinds of work are there? Each calls one function of the library, and is loaded when first asked for.
+
+Answer = Callable[[Kept, Body, Told], Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of work: where it is done, and whether it takes less than a few seconds on small models."""
+
+    module: str
+    function: str
+    quick: bool = True
+
+    def work(self, kept: Kept, values: dict[str, Any]) -> Work:
+        """What the worker calls."""
+
+        def call(told: Told) -> bytes:
+            body = Body(values)
+            function: Answer = getattr(import_module(f"keyhole.web.server.{self.module}"), self.function)
+            return spell(function(kept, body, told))
+
+        return call
+
+
+KINDS = {
+    "load": Kind("prompt", "load"),
+    "run": Kind("prompt", "run"),
+    "answers": Kind("prompt", "answers"),
+    "heads": Kind("prompt", "heads"),
+    "pattern": Kind("prompt", "pattern"),
+    "firing": Kind("prompt", "firing"),
+    "intervene": Kind("finding", "intervene"),
+    "mlp": Kind("prompt", "mlp"),
+    "trace": Kind("stores", "trace", quick=False),
+    "story": Kind("stores", "story", quick=False),
+    "faithfulness": Kind("asked", "faithfulness", quick=False),
+    "effects": Kind("asked", "effects", quick=False),
+    "like": Kind("asked", "like"),
+    "verify": Kind("stores", "verify", quick=False),
+    "names": Kind("stores", "names"),
+    "naming": Kind("finding", "naming"),
+    "compare": Kind("stores", "compare", quick=False),
+    "where": Kind("finding", "where", quick=False),
+    "stores": Kind("stores", "stores"),
+    "outcomes": Kind("stores", "outcomes"),
+    "circuit": Kind("stores", "circuit"),
+    "families": Kind("stores", "families", quick=False),
+    "sinks": Kind("stores", "sinks", quick=False),
+    "contrast": Kind("finding", "contrast", quick=False),
+}

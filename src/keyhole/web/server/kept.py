@@ -1,12 +1,13 @@
-"""What does the worker keep between requests? Models, the last runs, what was made of them, stores and names.
+"""What does the worker keep between requests, how is a model loaded, and which files are served?
 
-Only the worker's thread uses it, but for the lists of what there is. Modules that load torch are imported when the
-first request needs them: the server listens before.
+How is a model loaded for somebody who may lose patience? In a thread of its own, for which the worker waits.
 """
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -14,16 +15,58 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from keyhole.errors import KeyholeError
 from keyhole.models.organism import NAME as ORGANISM
 from keyhole.models.organism import source_named
-from keyhole.web.server.loading import Loader
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.naming.named import Naming
+    from keyhole.naming.record import Naming
     from keyhole.store.store import Store
     from keyhole.web.server.bodies import Body
     from keyhole.web.server.jobs import Told
+
+_LOOKS = 0.05  # seconds between two looks whether the model is still wanted
+
+
+class Loader:
+    """Loads one model at a time.
+
+    Libraries that read models cannot be interrupted. Work that is stopped meanwhile leaves the loading to itself, so
+    that the worker is free at once: whoever asks for the same model while it is under way waits for it again.
+    """
+
+    def __init__(self) -> None:
+        self._underway: dict[str, Future[Model]] = {}
+        self._turn = threading.Lock()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._underway
+
+    def load(self, name: str, make: Callable[[], "Model"], told: "Told") -> "Model":
+        """The model that `make` loads; work that is not wanted any more stops here."""
+        told.progress(f"Loading {name}")
+        future = self._underway.get(name)
+        if future is None:
+            self._underway[name] = future = Future()
+            threading.Thread(target=self._run, args=(name, make, future), name="keyhole-loader", daemon=True).start()
+        while not wait([future], _LOOKS).done:
+            told.check()
+        return future.result()
+
+    def _run(self, name: str, make: Callable[[], "Model"], future: "Future[Model]") -> None:
+        with self._turn:  # transformers' settings are the process's: two models at once would change each other's
+            try:
+                future.set_result(make())
+            except BaseException as error:  # all of it belongs to whoever waits
+                future.set_exception(error)
+            finally:
+                del self._underway[name]
+
+
+# What does the worker keep between requests? Models, the last runs, what was made of them, stores and names.
+#
+# Only the worker's thread uses it, but for the lists of what there is. Modules that load torch are imported when the
+# first request needs them: the server listens before.
 
 TOKENS = 2000  # of a prompt
 RUNS, RUN_TOKENS, MODELS, CIRCUITS = 12, 3000, 4, 32  # kept at once
@@ -107,7 +150,7 @@ class Kept:
         """A model, loaded once. What was loaded is known from then on; who waits for it can stop waiting."""
 
         def make() -> "Model":
-            from keyhole.models.loading.load import load
+            from keyhole.models.load import load
 
             return load(source_named(name))
 
@@ -127,7 +170,7 @@ class Kept:
 
     def run_of(self, name: str, prompt: Any, bos: bool | None = None, *, told: "Told") -> Ran:
         """The run of a prompt, text or token ids; one that is too long is refused before anything is computed."""
-        from keyhole.models.tokens.prompts import encode
+        from keyhole.models.tokens import encode
 
         if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt))):
             raise KeyholeError("a prompt is a text or a list of token ids.")
@@ -159,7 +202,7 @@ class Kept:
     def naming(self) -> "Naming | None":
         """The names that the server was started with."""
         if self.given.names is not None and self._naming is None:
-            from keyhole.naming.attached.files import load_naming
+            from keyhole.naming.attached import load_naming
 
             self._naming = load_naming(self.given.names)
         return self._naming
@@ -178,4 +221,35 @@ def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
         while name in found:
             name, n = f"{short} ({n})", n + 1
         found[name] = path
+    return found
+
+
+# Which files are served? Those that were there when the server began, by a fixed list: no path is ever joined.
+
+STATIC = Path(__file__).parents[1] / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the page."""
+
+    path: Path
+    type: str
+
+
+def files(root: Path = STATIC) -> dict[str, File]:
+    """Every file of the page by its address; the page itself is at /."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.suffix in TYPES:
+            found["/" + path.relative_to(root).as_posix()] = File(path, TYPES[path.suffix])
+    if "/index.html" in found:
+        found["/"] = found["/index.html"]
     return found

@@ -9,9 +9,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keyhole.errors import KeyholeError
 from keyhole.web.server.app import create_app
+from keyhole.web.server.bodies import KINDS
 from keyhole.web.server.jobs import Limits
 from keyhole.web.server.kept import Given
-from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import Door
 
 _GRACE = 2  # seconds for open answers at the end

@@ -1,0 +1,114 @@
+"""Which import paths have changed? The old ones work for one release, and say what to write instead.
+
+Each old module is an alias that holds nothing: a name is looked up in its new home when it is asked for, with a
+FutureWarning. Aliases stand in `sys.modules`, which Python asks first, so that they work where a package has become
+a module, too.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+MOVED: Mapping[str, str] = {
+    "keyhole.bridges": "keyhole.features.sae",
+    "keyhole.comparison": "keyhole.studies.comparison",
+    "keyhole.comparison.compare": "keyhole.studies.comparison.compare",
+    "keyhole.comparison.published": "keyhole.studies.comparison.unified",
+    "keyhole.contrast": "keyhole.features.contrast",
+    "keyhole.contrast.data.sites": "keyhole.features.contrast.sites",
+    "keyhole.discover": "keyhole.features.discovery",
+    "keyhole.faithful": "keyhole.studies.curves",
+    "keyhole.faithful.attribution": "keyhole.studies.curves.cohort",
+    "keyhole.faithful.curves": "keyhole.studies.curves.curves",
+    "keyhole.faithful.edge_scores": "keyhole.studies.curves.scores",
+    "keyhole.faithful.settings": "keyhole.studies.curves.settings",
+    "keyhole.faithful.splits": "keyhole.studies.curves.splits",
+    "keyhole.family": "keyhole.studies.families",
+    "keyhole.family.families": "keyhole.studies.families.families",
+    "keyhole.lab.heads": "keyhole.lab",
+    "keyhole.lab.heads.basis": "keyhole.lab.basis",
+    "keyhole.lab.heads.sparse": "keyhole.lab.sparse",
+    "keyhole.lab.known.recovery": "keyhole.lab.known.truth",
+    "keyhole.lab.payload.toy": "keyhole.lab.payload",
+    "keyhole.lab.svf.theorems": "keyhole.lab.svf_theorems",
+    "keyhole.lab.training": "keyhole.lab",
+    "keyhole.many": "keyhole.store",
+    "keyhole.many.cost": "keyhole.store.cost",
+    "keyhole.many.driver": "keyhole.store.bulk",
+    "keyhole.models.loading.load": "keyhole.models.load",
+    "keyhole.naming.named": "keyhole.naming.record",
+    "keyhole.naming.where": "keyhole.naming.corpus.gather",
+    "keyhole.qk.slices": "keyhole.qk.controls",
+    "keyhole.shared": "keyhole.studies.directions",
+    "keyhole.shared.signals": "keyhole.studies.directions.directions",
+    "keyhole.sink": "keyhole.studies.sinks",
+    "keyhole.sink.explore": "keyhole.studies.sinks.study",
+    "keyhole.stable": "keyhole.studies.stability",
+    "keyhole.stable.stability": "keyhole.studies.stability.stability",
+    "keyhole.story": "keyhole.faithfulness.story",
+    "keyhole.tracing.answers.likelihood": "keyhole.tracing.seeds",
+    "keyhole.tracing.answers.linear": "keyhole.tracing.linear",
+    "keyhole.tracing.answers.targets": "keyhole.tracing.answers",
+    "keyhole.tracing.firings.firing": "keyhole.tracing.firing",
+    "keyhole.tracing.levels": "keyhole.tracing.trace",
+    "keyhole.tracing.mlps": "keyhole.tracing.mlp_causes",
+    "keyhole.tracing.mlps.flow": "keyhole.tracing.mlp_directions",
+    "keyhole.tracing.svt_settings": "keyhole.tracing.settings",
+}  # old module -> the module that has its names now
+_CONTRAST = "keyhole.features.contrast"
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "keyhole.figures": {
+        **dict.fromkeys(("attribution_figure", "interaction_figure", "intervention_figure"), f"{_CONTRAST}.figures"),
+        **dict.fromkeys(("JointPCA", "joint_pca", "pca_figure", "umap_figure"), f"{_CONTRAST}.clouds"),
+        **dict.fromkeys(("RankCurve", "rank_figure", "rank_grid_figure", "spectrum_figure"), f"{_CONTRAST}.ranks"),
+    },
+    "keyhole.intervene": dict.fromkeys(
+        ("Arithmetic", "Cause", "Causes", "Row", "Verification", "verify"), "keyhole.faithfulness"
+    ),
+    "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
+}  # names that have a home of their own, and those that have left a package which is still there
+
+
+class _Alias(ModuleType):
+    """A module under its old name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return getattr(import_module(MOVED[self.__name__]), name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        home = NAMES.get(self.__name__, {}).get(name, MOVED[self.__name__])
+        return _moved(self.__name__, home, name)
+
+
+def install() -> None:
+    """Old modules can be imported from now on."""
+    for old in MOVED:
+        sys.modules.setdefault(old, _Alias(old))
+
+
+def alias(old: str) -> ModuleType:
+    """An old module, for those who ask the package for it."""
+    return sys.modules[old]
+
+
+def names_of(package: str) -> Callable[[str], Any]:
+    """A package's `__getattr__` for the names that have left it."""
+
+    def left(name: str) -> Any:
+        if name not in NAMES[package]:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return _moved(package, NAMES[package][name], name)
+
+    return left
+
+
+def _moved(old: str, home: str, name: str) -> Any:
+    value = getattr(import_module(home), name)
+    warnings.warn(
+        f"{old}.{name} is {home}.{name} now; the old path goes with the next release.", FutureWarning, stacklevel=3
+    )
+    return value

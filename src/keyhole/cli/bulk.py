@@ -1,0 +1,254 @@
+"""The command that traces many prompts into a store, and options that all commands of stores share.
+
+The command that traces many prompts into a store.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.house import ChoicesOption
+from keyhole.cli.measuring import PANEL, BothSignsOption, LevelOption, SufficientOption
+from keyhole.cli.options import (
+    ACCPP,
+    BosOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    EngineName,
+    JsonOption,
+    KeysOption,
+    MethodChoice,
+    ModelOption,
+    RevisionOption,
+    SeedRule,
+    ShareOption,
+    SinksOption,
+    StartOption,
+    SvtChannelsOption,
+    TauOption,
+    ThresholdOption,
+    ThroughWhat,
+    Wrong,
+    load_model,
+    read_choices,
+    read_method,
+    read_tau,
+    write_each,
+)
+from keyhole.errors import KeyholeError
+from keyhole.files import require_file
+from keyhole.progress import duration
+from keyhole.stats import cell_text
+
+if TYPE_CHECKING:
+    from keyhole.figures.style import Result
+    from keyhole.models.model import Model
+    from keyhole.store.engines import Engine
+    from keyhole.store.pilot import Estimate
+    from keyhole.store.store import Store
+
+_LOG = logging.getLogger("keyhole")
+
+
+def bulk(
+    what: Annotated[
+        str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file.")
+    ],
+    model: ModelOption = None,
+    n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
+    method: MethodChoice = "accpp",
+    through: Annotated[
+        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.", rich_help_panel=ACCPP)
+    ] = "mlps",
+    seeds: Annotated[
+        SeedRule | None,
+        typer.Option(help="Default: linear where the prompt has wrong answers or with --method svt, else prob."),
+    ] = None,
+    wrong: Annotated[Wrong, typer.Option(help="Prompts that the model gets wrong: trace them, or skip them.")] = "keep",
+    tau: TauOption = "dynamic",
+    keys: KeysOption = "all",
+    sinks: SinksOption = "keep",
+    start: StartOption = None,
+    threshold: ThresholdOption = 0.5,
+    share: ShareOption = 0.7,
+    channels: SvtChannelsOption = "singular",
+    signals: Annotated[bool, typer.Option("--signals", help="Keep the vector of every signal, too.")] = False,
+    effects: Annotated[
+        bool,
+        typer.Option(
+            "--effects",
+            help="Measure effects, shares and faithfulness against prompts like each: a task's, or others of the file.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    sufficient: SufficientOption = False,
+    level: LevelOption = 0.9,
+    both_signs: BothSignsOption = False,
+    engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; auto: the one here.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together, within a part; memory grows.")] = 32,
+    part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
+    threads: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
+    choices: ChoicesOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Trace many prompts, and keep their circuits in a store that any table tool reads.
+
+    What it will take is told before it starts. The same command goes on after any stop, with any engine; a store of
+    another model or other settings is refused. Prompts that cannot be traced are kept with the reason. Tokens of a
+    --start may be roles of the task: 9.6:END:IO.
+
+    Examples:
+
+        keyhole bulk ioi --n 3000 --out ioi.store
+
+        keyhole bulk ioi --model SmolLM2.gguf --n 200 --estimate
+
+        keyhole bulk prompts.jsonl --model gpt2 --wrong skip --workers 4 --out gpt2.store
+
+        keyhole bulk ioi --model gpt2 --method svt --start 9.6:END:IO --start 9.9:END:IO --out svt.store
+
+        keyhole bulk ioi --n 200 --sufficient --out sufficient.store
+
+        keyhole bulk greater_than --model gpt2 --n 1000 --engine ray --address auto --out years.store
+    """
+    if out is None and not estimate:
+        raise KeyholeError("say where the circuits are kept: --out ioi.store; or only --estimate what it would take.")
+    from keyhole.store.bulk import bulk as trace_all
+    from keyhole.store.bulk import estimate as estimate_all
+    from keyhole.store.settings import Tracing
+
+    by = _engine(engine, workers, address)
+    options: Any = {"method": read_method(method, start=start, threshold=threshold, share=share, channels=channels)}
+    options |= {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys, "sinks": sinks}
+    options |= {"effects": effects, "sufficient": sufficient, "level": level, "both_signs": both_signs}
+    options |= {"batch": batch, "threads": threads, "bos": bos, "signals": signals}
+    tracing = Tracing(**options)
+    loaded = load_model(model, revision, dtype, device)
+    asked: dict[str, Any] = {
+        "n": n,
+        "seed": seed,
+        "choices": read_choices(choices),
+        "part": part,
+        "engine": by,
+        "tracing": tracing,
+    }
+    if estimate:
+        with show.progress_bar("Timing a few prompts") as progress:
+            expected = estimate_all(what, loaded, **asked, progress=progress)
+        _tell_estimate(expected, json=json)
+        return
+    assert out is not None
+    began = time.monotonic()
+    try:
+        with show.paced_bar("Tracing") as progress:
+            store = trace_all(what, loaded, out=out, progress=progress, **asked)
+    except KeyboardInterrupt:
+        _LOG.info(f"stopped. What was finished is in {out}: the same command goes on from there.")
+        raise
+    _tell(store, time.monotonic() - began, json=json)
+
+
+def _engine(name: EngineName, workers: int | None, address: str | None) -> Engine:
+    from keyhole.store.engines import Local, Ray
+
+    if name == "ray":
+        return Ray(workers, address)
+    if address is not None:
+        raise KeyholeError("--address is that of a Ray cluster: add --engine ray.")
+    return Local(workers or 1)
+
+
+def _tell_estimate(expected: Estimate, *, json: bool) -> None:
+    if json:
+        told = {"seconds": expected.seconds, "memory": expected.memory.at(expected.batch), "disk": expected.disk}
+        show.as_json({**asdict(expected), **told})
+    else:
+        show.plain(str(expected))
+
+
+def _tell(store: Store, seconds: float, *, json: bool) -> None:
+    """What became of the prompts; of failed ones, the first as an example."""
+    rows = store.table("prompts", columns=["prompt", "status", "correct", "error"]).to_pylist()
+    counts, right = store.counts(), sum(row["correct"] is True for row in rows)
+    if json:
+        show.as_json({"store": str(store.path), "prompts": len(rows), **counts, "correct": right, "seconds": seconds})
+        return
+    show.plain(
+        f"{store.path}: {len(rows):,} prompts, {counts['circuit']:,} circuits, {counts['headless']:,} without heads, "
+        f"{counts['empty']:,} empty, {counts['failed']:,} failed, {counts['skipped']:,} skipped; the model is right in "
+        f"{right:,} ({right / max(1, len(rows)):.1%})"
+    )
+    show.plain(f"took {duration(seconds)}; in Python: keyhole.open_store({str(store.path)!r})")
+    if unmeasured := [row for row in rows if row["status"] in ("circuit", "headless") and row["error"]]:
+        show.plain(
+            f"{len(unmeasured):,} were not measured; the first is prompt {unmeasured[0]['prompt']}: "
+            + unmeasured[0]["error"]
+        )
+    for row in [row for row in rows if row["status"] == "failed"][:1]:
+        show.plain(f"the first that failed is prompt {row['prompt']}: {row['error']}")
+
+
+# What commands on stores share: the store, its model, the seed, and where the answer goes.
+
+StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store that `keyhole bulk` made.")]
+StoreModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Where the store's model is. Default: the place it was loaded from.")
+]
+OutOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
+]
+SeedOption = Annotated[int, typer.Option(help="Of all that is drawn.")]
+_WRITTEN = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
+
+
+def require_places(out: list[Path] | None) -> list[Path]:
+    """Where results go, refused before any work if nothing can be written there."""
+    return [require_file(path, _WRITTEN) for path in out or []]
+
+
+def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
+    """The model that made a store, checked by its weights."""
+    from keyhole.models.organism import source_named
+    from keyhole.store.model import model_of
+
+    source = source_named(store.manifest.model.get("name")) if given is None else given
+    return model_of(store, load_model(source, revision, dtype, device))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> None:
+    """Show a table of numbers and texts."""
+    show.table(columns, [[cell_text(cell) for cell in row] for row in rows])
+
+
+def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json: bool) -> None:
+    """Tell a result, as JSON or in words, and write it to every place; then say where it is."""
+    if json:
+        show.as_json(result.record())
+    else:
+        tell()
+    if not places:
+        return
+    from keyhole.figures.style import save_result
+
+    write_each(places, lambda path: save_result(result, path), json=json)

@@ -1,0 +1,318 @@
+"""Commands that explain: one firing, one MLP, the circuit behind an answer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli import measuring, prompt_text
+from keyhole.cli.measuring import (
+    BothSignsOption,
+    CounterfactualOption,
+    EffectsOption,
+    LevelOption,
+    LikeOption,
+    Measuring,
+    NoFaithfulnessOption,
+    SufficientOption,
+    TextOption,
+    measure,
+    search,
+)
+from keyhole.cli.options import (
+    ACCPP,
+    BosOption,
+    Constants,
+    DestOption,
+    DeviceOption,
+    DtypeOption,
+    IdsOption,
+    JsonOption,
+    KeysOption,
+    MethodChoice,
+    ModelOption,
+    PromptArgument,
+    RevisionOption,
+    SeedRule,
+    ShareOption,
+    SinksOption,
+    SrcOption,
+    StartOption,
+    SvtChannelsOption,
+    TauOption,
+    ThresholdOption,
+    ThroughWhat,
+    read_head,
+    read_method,
+    read_place,
+    read_start,
+    read_tau,
+    run_prompt,
+    write_each,
+)
+from keyhole.errors import KeyholeError
+from keyhole.files import require_file
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+    from keyhole.tracing.answers import Target
+
+
+def explain(
+    prompt: PromptArgument = None,
+    head: Annotated[str | None, typer.Option(help="Layer and head, such as 3.6.")] = None,
+    dest: DestOption = "-1",
+    src: SrcOption = None,
+    mlp: Annotated[int | None, typer.Option(help="Instead of a head, the MLP of this layer, for an answer.")] = None,
+    pos: Annotated[str, typer.Option(help="Where the MLP writes: a position or the text of one token.")] = "-1",
+    answer: Annotated[list[str] | None, typer.Option("--for", help="The answer whose logit it raises.")] = None,
+    against: Annotated[list[str] | None, typer.Option(help="The other answer.")] = None,
+    model: ModelOption = None,
+    tau: TauOption = "dynamic",
+    keys: KeysOption = "all",
+    why_not: Annotated[bool, typer.Option("--why-not", help="What keeps the head from attending to --src?")] = False,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which signals cause one attention weight? Or: which writers made an MLP write towards an answer?
+
+    Of a head, finds the fewest (writer, channel) pairs, on the dest side and on the src side, whose removal takes the
+    weight below tau, and tells what each is worth: in the order of removal, and alone. Of an MLP (--mlp, --for), splits
+    what it writes along the answer's logit over the writers of its input, exactly.
+
+    Examples:
+
+        keyhole explain "When Mary and John went to the store, John gave a drink to" --head 3.6 --src gave
+
+        keyhole explain "The war lasted from the year 1745 to the year 17" --head 2.3 --src 10 --tau 0.2
+
+        keyhole explain "When Mary and John went to the store, John gave a drink to" --head 1.6 --src store --why-not
+
+        keyhole explain "When Mary and John went to the store, John gave a drink to" --mlp 3 --for Mary --against John
+    """
+    if (head is None) == (mlp is None):
+        raise KeyholeError("name one head (--head 3.6) or one MLP (--mlp 3) to explain.")
+    of_heads = src is not None or why_not or (dest, tau, keys) != ("-1", "dynamic", "all")
+    if (mlp is not None and of_heads) or (head is not None and (answer or against or pos != "-1")):
+        raise KeyholeError(
+            "--dest, --src, --tau, --keys and --why-not belong to --head, --pos, --for and --against to --mlp: leave "
+            "the others out."
+        )
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    if mlp is not None:
+        _explain_mlp(run, mlp, pos, answer, against, json=json)
+        return
+    where: Any = (read_head(str(head)), read_place(run, dest), read_place(run, src))
+    from keyhole.tracing.why import explain as explain_firing
+
+    with show.progress("Searching"):
+        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
+    if json:
+        show.as_json(firing.record())
+    else:
+        show.plain(str(firing))
+
+
+def _explain_mlp(
+    run: Run, layer: int, pos: str, answer: list[str] | None, against: list[str] | None, *, json: bool
+) -> None:
+    if not answer:
+        raise KeyholeError("say for which answer the MLP's write is explained: --for Mary, perhaps --against John.")
+    from keyhole.intervene.mlp_causes import remove_causes
+    from keyhole.intervene.removal import Metric
+    from keyhole.tracing.answers import token_ids
+
+    place = read_place(run, pos)
+    assert place is not None
+    at = run.position(place)
+    right, wrong = list(answer), list(against) if against else None
+    write = run.explain_mlp(layer, at, run.toward(right, wrong, end=at))
+    metric = Metric(at, tuple(token_ids(run, right, at)), tuple(token_ids(run, wrong, at)))
+    removed = remove_causes(write, metric)
+    if json:
+        show.as_json({**write.record(), "removed": asdict(removed)})
+        return
+    show.plain(str(write))
+    controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"
+    answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics) or "none"
+    show.plain(
+        f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
+        f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"
+    )
+
+
+def trace(
+    prompt: PromptArgument = None,
+    target: Annotated[list[str] | None, typer.Option(help="The answer; repeat for several.")] = None,
+    against: Annotated[list[str] | None, typer.Option(help="The other answer: traces the difference.")] = None,
+    target_id: Annotated[list[int] | None, typer.Option(help="The answer as a token id.")] = None,
+    against_id: Annotated[list[int] | None, typer.Option(help="The other answer as a token id.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Trace the likeliest tokens that make up this share.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Trace the k likeliest tokens.")] = None,
+    model: ModelOption = None,
+    method: MethodChoice = "accpp",
+    seeds: Annotated[
+        SeedRule | None, typer.Option(help="Default: linear with --against or --method svt, else prob.")
+    ] = None,
+    tau: TauOption = "dynamic",
+    seed_tau: Annotated[float, typer.Option(help="Share of the answer's log-likelihood that seeds must carry.")] = 0.8,
+    keys: KeysOption = "all",
+    sinks: SinksOption = "keep",
+    through: Annotated[
+        ThroughWhat,
+        typer.Option(
+            help="Go on through MLPs to the words (parts below --eps are pruned), or end at MLPs.",
+            rich_help_panel=ACCPP,
+        ),
+    ] = "mlps",
+    cover: Annotated[
+        float, typer.Option(help="Share of an MLP's write that its causes account for.", rich_help_panel=ACCPP)
+    ] = 0.8,
+    eps: Annotated[
+        float, typer.Option(help="Influence below which a node is not explained.", rich_help_panel=ACCPP)
+    ] = 0.01,
+    no_values: Annotated[
+        bool,
+        typer.Option("--no-values", help="Only where heads look, not what they move.", rich_help_panel=ACCPP),
+    ] = False,
+    constants: Annotated[
+        Constants,
+        typer.Option(help="What biases write: a baseline of MLPs, or causes as others.", rich_help_panel=ACCPP),
+    ] = "baseline",
+    start: StartOption = None,
+    threshold: ThresholdOption = 0.5,
+    share: ShareOption = 0.7,
+    channels: SvtChannelsOption = "singular",
+    like: LikeOption = None,
+    counterfactual: CounterfactualOption = None,
+    text: TextOption = None,
+    effects: EffectsOption = False,
+    sufficient: SufficientOption = False,
+    level: LevelOption = 0.9,
+    both_signs: BothSignsOption = False,
+    no_faithfulness: NoFaithfulnessOption = False,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Levels of the tree to print; as many as fit 60 lines, unless given.")
+    ] = None,
+    story: Annotated[
+        bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
+    ] = False,
+    long: Annotated[bool, typer.Option("--long", help="In a story, every head and MLP by name, and no +8.")] = False,
+    names: Annotated[
+        Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
+    ] = None,
+    all_names: Annotated[bool, typer.Option("--all-names", help="Those that did not pass, too.")] = False,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which circuit is behind an answer?
+
+    Without a target the likeliest next token is traced. The last line says how much of the answer the circuit carries
+    by itself, against a baseline (--like, --counterfactual, --text). Effects (--effects)
+    say what the answer loses without each part; a circuit that suffices (--sufficient) is small enough to be read. A
+    story (--story) says of every step what it is worth by the
+    circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story, the page and
+    Neuronpedia's graph (mary.neuronpedia.json, for neuronpedia.org and circuit-tracer); other files stay without.
+
+    Examples:
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --target Mary --out mary.html
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --target Mary --against John
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through heads
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --through mlps --story
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --names names.json --out mary.html
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --method svt --start 3.1:-1:gave
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --effects
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --sufficient
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --text prose.txt --effects
+
+        keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
+    """
+    from keyhole.circuits.files import SUFFIXES, save
+    from keyhole.tracing.seeds import Probability
+
+    for path in out or []:
+        require_file(path, SUFFIXES)
+    if story and (through, method) != ("mlps", "accpp"):
+        raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
+    if long and not story:
+        raise KeyholeError("--long is of a story: add --story.")
+    asked = Measuring(like, counterfactual, text, effects, sufficient, level, both_signs, not no_faithfulness)
+    by = read_method(method, start=start, threshold=threshold, share=share, channels=channels)
+    further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
+    usual = ("accpp", None, "dynamic", 0.8, "all", "keep", "mlps")
+    asked.require(story=story, tracing=further or (by, seeds, tau, seed_tau, keys, sinks, through) != usual)
+    baseline = asked.baseline()
+    from keyhole.tracing.mlp_directions import Through
+
+    known = measuring.read(names, all_names, json=json)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    if known is not None:
+        measuring.require(known, run)
+    for place in start or []:
+        read_start(place, run)  # refuses a number that is also the text of a token
+    targets: list[str | int] = [*(target or []), *(target_id or [])]
+    others: list[str | int] = [*(against or []), *(against_id or [])]
+    if further and (through == "heads" or method == "svt"):
+        raise KeyholeError(
+            "--cover, --eps, --no-values and --constants are of circuits that go through MLPs: leave them out."
+        )
+    wanted = _asked(targets, top_p, top_k)
+    if sufficient:
+        circuit = search(run, wanted, others, asked, baseline)
+    else:
+        probability = seeds == "prob" or (seeds is None and not others and method == "accpp")
+        with show.progress_bar("Tracing") as progress:
+            circuit = run.trace(
+                wanted,
+                against=others or None,
+                method=by,
+                seeds=Probability(seed_tau) if probability else seeds,
+                tau=read_tau(tau),
+                keys=keys,
+                sinks=sinks,
+                through=Through(cover, eps, not no_values, constants) if further else through,
+                progress=progress,
+            )
+        circuit = measure(circuit, asked, baseline)
+    prompt_text.doubt(circuit)
+    named = None if known is None else measuring.edges(circuit, known, all_names)
+    told = prompt_text.story(circuit, baseline, json=json, names=named, long=long) if story else None
+    if told is None:
+        prompt_text.circuit(circuit, json=json, depth=depth, names=named)
+    if not json:
+        prompt_text.likeliest(run, circuit.parameters.end)
+    write_each(out or [], lambda path: save(circuit, path, names=named, story=told), json=json)
+
+
+def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:
+    """What is traced: named tokens, the likeliest ones, or nothing said."""
+    from keyhole.tracing.answers import Likeliest
+
+    if sum([bool(targets), top_p is not None, top_k is not None]) > 1:
+        raise KeyholeError("say what to trace with exactly one of: --target (or --target-id), --top-p, --top-k.")
+    return targets or (Likeliest(top_k, top_p) if top_p is not None or top_k is not None else None)

@@ -1,0 +1,267 @@
+"""The command that finds query-key features from contrasts."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.discover import FeaturesOption, check_features, require_directions, write_features
+from keyhole.cli.options import (
+    Balance,
+    BoxFeature,
+    Centre,
+    DeviceOption,
+    DtypeOption,
+    FiguresOption,
+    Frame,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    Wording,
+    load_model,
+    read_head,
+    read_kinds,
+)
+from keyhole.errors import KeyholeError
+from keyhole.files import is_file, json_text, require_folder, write_at_once
+
+if TYPE_CHECKING:
+    from keyhole.features.contrast.lists import RankRow
+    from keyhole.features.contrast.sites import Contrast
+    from keyhole.features.contrast.studies import Study
+    from keyhole.models.model import Model
+
+FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")]
+
+
+def contrast(
+    what: Annotated[str, typer.Argument(help="boxes, lists, or a file of samples (JSON Lines).")],
+    feature: Annotated[BoxFeature, typer.Option(help="Of boxes; both: order and lexical.")] = "both",
+    model: ModelOption = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
+    tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
+    boxes: Annotated[int, typer.Option(min=2, help="Boxes in a prompt.")] = 9,
+    per_category: Annotated[int, typer.Option(min=1, help="Items of each category in a list.")] = 2,
+    wording: Annotated[Wording, typer.Option(help="The organism's (plain) or the paper's (instruct).")] = "plain",
+    chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Put prompts into the chat template.")] = False,
+    cross: Annotated[bool, typer.Option("--cross", help="Lexical: negatives meet the original's query.")] = False,
+    head: Annotated[list[str] | None, typer.Option(help="Study these heads (1.6), select none.")] = None,
+    rank: Annotated[str, typer.Option(help="null, energy, halves, or a number.")] = "null",
+    frame: FrameOption = "post_rope",
+    centre: Annotated[
+        Centre, typer.Option(help="Means taken away: each side's (each; pooled is the same), none (the paper's).")
+    ] = "each",
+    balance: Annotated[Balance, typer.Option(help="prompts: as the authors' filter heads are counted.")] = "pairs",
+    negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
+    permutations: Annotated[int, typer.Option(min=19, help="Draws of the null.")] = 200,
+    draws: Annotated[int, typer.Option(min=1, help="Random subspaces beside each feature.")] = 10,
+    answers: Annotated[int, typer.Option(min=0, help="Prompts run again with edited keys.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of prompts, halves, permutations and controls.")] = 0,
+    test_file: Annotated[Path | None, typer.Option(help="With a file: other samples that test the feature.")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
+    ] = None,
+    features: FeaturesOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
+    figures: FiguresOption = "png",
+    umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which query-key feature tells these keys from those, in which heads, and does attention follow it?
+
+    A sample is a query, keys that have the feature, and keys that have it not. `boxes` asks how a thing's box is found:
+    by its place in the order told, by the thing itself, or (reflexive) by the box's own letter. `lists` asks for the
+    items of a category. A file has a sample a line:
+    {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]};
+    one half of its samples makes the feature, the other tests it.
+
+    Examples:
+
+        keyhole contrast boxes --feature lexical
+
+        keyhole contrast boxes --sweep 2,3,5,7,9 --out boxes
+
+        keyhole contrast lists --out lists --figures svg,pdf
+
+        keyhole contrast boxes --model SmolLM2.gguf --boxes 3 --wording instruct --chat --frame relative
+
+        keyhole contrast samples.jsonl --head 1.6 --rank energy
+
+        keyhole contrast boxes --feature lexical --features features.json
+    """
+    kinds = read_kinds(figures)
+    counts = _check_requests(what, sweep, out, test_file, umap=umap)
+    check_features(features)
+    from keyhole.features.contrast import report
+    from keyhole.features.contrast.lists import built_in
+    from keyhole.features.contrast.studies import Selection, StudySettings, study
+
+    loaded = load_model(model, revision, dtype, device)
+    if features is not None:
+        require_directions(loaded, (loaded.attention_layers[0], 0), frame)
+    wordings: dict[str, Any] = {"wording": wording, "chat": chat}
+    test: Contrast | None
+    if what == "boxes" or what == "lists":
+        how = wordings | ({"n_boxes": boxes} if what == "boxes" else {"per_category": per_category})
+        fits, test = built_in(
+            loaded,
+            "boxes" if what == "boxes" else "lists",
+            (prompts, tests),
+            feature=feature,
+            seed=seed,
+            cross=cross,
+            how=how,
+        )
+    else:
+        fits, test = _files(what, test_file)
+    settings = StudySettings(
+        select=Selection("ratio", 0.1, top=3) if what == "lists" else Selection("accuracy", 0.3),
+        rank=_rank(rank),
+        frame=frame,
+        centre=centre,
+        balance=balance,
+        negatives=negatives,
+        permutations=permutations,
+        draws=draws,
+        answers=answers,
+        seed=seed,
+    )
+    heads = [read_head(text) for text in head or ()]
+    result = study(loaded, fits, test, heads=heads, settings=settings, stage=show.progress_bar)
+    rows = _sweep(loaded, result, counts, {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross) if counts else {}
+    record = report.record(result) | report.sweep_record(rows)
+    if json:
+        show.as_json(record)
+    else:
+        _tell(result, rows)
+    if out is not None:  # after the answer, which a full disk must not cost
+        write_at_once(require_folder(out) / "study.json", json_text(record) + "\n")
+        _draw(result, rows, out, kinds=kinds, umap=umap, quiet=json)
+    write_features(loaded, result, features, quiet=json)
+
+
+def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
+    """Refuse at once what would fail after minutes of work; the numbers of boxes to sweep over."""
+    if umap and (out is None or importlib.util.find_spec("umap") is None):
+        raise KeyholeError("--umap needs --out and umap-learn: pip install 'keyhole[cluster]'.")
+    if test_file is not None and what in ("boxes", "lists"):
+        raise KeyholeError(f"--test-file is for a file of samples: {what} makes its own tests.")
+    counts = _counts(what, sweep)
+    if out is not None:
+        require_folder(out)
+    return counts
+
+
+def _counts(what: str, sweep: str | None) -> list[int]:
+    if sweep is None:
+        return []
+    if what != "boxes":
+        raise KeyholeError("--sweep is for boxes: lists and files have no number of entities to vary.")
+    try:
+        counts = sorted({int(part) for part in sweep.replace(",", " ").split()})
+    except ValueError as error:
+        raise KeyholeError(f"--sweep takes numbers of boxes such as 2,3,5,9, not {sweep!r}.") from error
+    if not counts or counts[0] < 2:
+        raise KeyholeError("--sweep takes numbers of boxes, two or more.")
+    return counts
+
+
+def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:
+    from keyhole.features.contrast.files import read_contrast
+
+    if not is_file(path):
+        raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")
+    given = read_contrast(path)
+    return {given.name: given}, None if test is None else read_contrast(test)
+
+
+def _rank(text: str) -> Any:
+    if text.isdecimal():
+        return int(text)
+    if text not in ("null", "energy", "halves"):
+        raise KeyholeError(f"--rank takes null, energy, halves or a number, not {text!r}.")
+    return text
+
+
+def _sweep(
+    model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool
+) -> dict[str, tuple[RankRow, ...]]:
+    from keyhole.features.contrast.boxes import lexical_contrast, order_contrast, reflexive_contrast
+    from keyhole.features.contrast.lists import sweep_ranks
+
+    n, settings = how.pop("n"), result.settings
+    options = {
+        name: getattr(settings, name) for name in ("frame", "negatives", "centre", "balance", "permutations", "seed")
+    }
+    makers = {
+        "order": lambda count: order_contrast(model, n, n_boxes=count, **how),
+        "lexical": lambda count: lexical_contrast(model, n, n_boxes=count, cross=cross, **how),
+        "reflexive": lambda count: reflexive_contrast(model, n, n_boxes=count, **how),
+    }
+    rows = {}
+    for name in result.features:
+        with show.progress_bar(f"Ranks of {name}") as progress:
+            rows[name] = sweep_ranks(model, makers[name], counts, result.selected, progress=progress, **options)
+    return rows
+
+
+def _draw(
+    result: Study,
+    rows: dict[str, tuple[RankRow, ...]],
+    out: Path,
+    *,
+    kinds: list[str],
+    umap: bool,
+    quiet: bool,
+) -> None:
+    from keyhole.features.contrast.study_figures import draw_study, draw_sweep
+
+    with show.progress("Drawing"):
+        written, notes = draw_study(result, out, umap=umap, kinds=kinds)
+        written += draw_sweep(rows, out, kinds)
+    if not quiet:
+        for line in [f"wrote {path}" for path in (out / "study.json", *written)] + [f"no picture: {n}" for n in notes]:
+            show.plain(line)
+
+
+def _tell_empty(result: Study) -> None:
+    """Heads without a feature: the verdict, why, and what other settings give there."""
+    from keyhole.features.contrast import no_feature
+
+    for cases in no_feature.by_feature(result).values():
+        show.plain("\n" + no_feature.verdict(result, cases, no_feature.as_options))
+        show.plain("\n".join(no_feature.bullets(no_feature.reasons(result, cases))))
+        show.plain(no_feature.OTHERS_HEADING)
+        show.table(no_feature.OTHERS, no_feature.other_rows(cases))
+        show.plain(no_feature.OTHERS_LEGEND)
+        show.plain("\n".join(no_feature.bullets(no_feature.conclusions(cases, no_feature.as_options))) + "\n")
+
+
+def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]]) -> None:
+    from keyhole.features.contrast import report
+
+    show.plain(report.summary(result))
+    show.table(report.HEADS, report.head_rows(result))
+    show.plain(report.LEGEND)
+    for hint in report.hints(result):
+        show.plain(hint)
+    _tell_empty(result)
+    if result.swaps:
+        show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))
+        show.plain(report.SWAPS_LEGEND)
+    if any(result.shares.values()):
+        show.table(report.CHANNELS, report.channel_rows(result))
+        show.plain(report.CHANNELS_LEGEND)
+    if result.answers is not None:
+        show.plain(report.answers_heading(result.answers))
+        show.table(report.SWAPS, report.swap_rows(result.answers.heads))
+    if rows:
+        show.table(report.SWEEP, report.sweep_cells(rows))

@@ -1,0 +1,230 @@
+"""Commands that compare methods by faithfulness, and ask how much of a circuit stays.
+
+The command that keeps the best edges and cuts the rest: which method's edges carry the answer?
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast, get_args
+
+import typer
+
+from keyhole import show
+from keyhole.cli.bulk import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+    table,
+)
+from keyhole.cli.options import (
+    CurveBaseline,
+    DeviceOption,
+    DtypeOption,
+    EdgeMethod,
+    JsonOption,
+    Per,
+    Ranking,
+    RevisionOption,
+    TokensChoice,
+)
+from keyhole.errors import KeyholeError
+from keyhole.files import writable_folder
+from keyhole.progress import duration
+
+if TYPE_CHECKING:
+    from keyhole.studies.curves.record import Curves
+    from keyhole.studies.curves.split_record import Splits
+    from keyhole.studies.stability.stability import Stability
+
+_LONG = 20.0  # seconds: shorter work is not announced
+
+
+def curves(
+    store: StoreArgument,
+    model: StoreModelOption = None,
+    prompts: Annotated[
+        int, typer.Option(min=2, help="Prompts that methods are shown, and as many others to cut edges in.")
+    ] = 32,
+    baseline: Annotated[
+        CurveBaseline,
+        typer.Option(
+            help="What stands in for a cut edge: the mean over prompts of its template and length, the prompt's own "
+            "counterfactual (as MIB does), the resting state, or zero (invalid under a norm)."
+        ),
+    ] = "mean",
+    tokens: Annotated[
+        TokensChoice, typer.Option(help="Whether an edge is one token's (kept) or joins components at all (dropped).")
+    ] = "dropped",
+    ranking: Annotated[Ranking, typer.Option(help="Order of edges: by signed scores or absolute values.")] = "signed",
+    per: Annotated[
+        Per, typer.Option(help="Scores over shown prompts, cut in others (task), or a prompt's own: a fit (prompt).")
+    ] = "task",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Some of accpp, heads, svt, share, sufficient, gradients, integrated, eap-ig-inputs, gim, random, "
+            "separated by commas. Default: all that the baseline allows."
+        ),
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB to compare; repeatable.")
+    ] = None,
+    save_scores: Annotated[
+        Path | None, typer.Option(help="A folder for every method's signed scores, as files of MIB.")
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A circuit for each group of prompts, compared with one for all and with random groups: families, "
+            "template, or a label of the store. Repeatable; with one method (share)."
+        ),
+    ] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of random edges, or of random groups with --split.")] = 3,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
+
+    f is the share of the answer that is left; CPR is the area under f over the share of edges, CMD the area between f
+    and 1 (MIB's measures); |1 - f| is shown at 100 and 1,000 edges, too. Methods are shown some prompts of the store,
+    and edges are cut in others. accpp, heads (ACC++ that ends at MLPs) and svt trace circuits; share, gradients (EAP
+    if the baseline is a counterfactual), integrated, eap-ig-inputs and gim attribute to edges; sufficient takes the
+    edges of small circuits that a search finds; random is the floor. Circuits that others found (--file; JSON of
+    EAP-IG or MIB) are ranked by their own scores.
+
+    Examples:
+
+        keyhole curves ioi.store
+
+        keyhole curves ioi.store --baseline counterfactual --ranking absolute --methods share,eap-ig-inputs,random
+
+        keyhole curves ioi.store --baseline counterfactual --tokens kept --methods sufficient,accpp,random
+
+        keyhole curves ioi.store --baseline counterfactual --save-scores scores
+
+        keyhole curves ioi.store --baseline counterfactual --ranking absolute --split families --split template
+
+        keyhole curves gpt2.store --methods accpp,random --file eap_ig.json
+
+        keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
+    """
+    chosen, places = _methods(methods), require_places(out)
+    folder = None if save_scores is None else writable_folder(save_scores)
+    with show.progress("Importing torch and transformers"):
+        from keyhole.circuits.exports import read_mib
+        from keyhole.store.store import open_store
+        from keyhole.studies.curves.curves import curves as measure
+        from keyhole.studies.curves.settings import CurveSettings
+        from keyhole.studies.curves.splits import splits as compare
+    settings = CurveSettings(
+        methods=chosen,
+        prompts=prompts,
+        baseline=baseline,
+        tokens=tokens,
+        ranking=ranking,
+        per=per,
+        draws=draws,
+        seed=seed,
+    )
+    if split and (files or folder is not None):
+        raise KeyholeError("--split compares groups of prompts by one method: leave out --file and --save-scores.")
+    given = [read_mib(path) for path in files or []]
+    opened = open_store(store)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    if split:
+        with show.progress_bar("Cutting edges") as progress:
+            compared = compare(opened, split, loaded, settings, announce=_announce, progress=progress)
+        answer(compared, places, lambda: _show_splits(compared), json=json)
+        return
+    with show.progress_bar("Cutting edges") as progress:
+        result = measure(opened, loaded, settings, files=given, announce=_announce, progress=progress)
+    written = [] if folder is None else result.save_scores(folder)
+    answer(result, places, lambda: _show(result), json=json)
+    if not json:
+        for path in written:
+            show.plain(f"wrote {path}")
+
+
+def _announce(seconds: float) -> None:
+    """How long it will take, where that is worth saying."""
+    if seconds > _LONG:
+        show.note(f"this will take about {duration(seconds)}; Ctrl-C stops it, and nothing is written before the end.")
+
+
+def _show(result: Curves) -> None:
+    show.plain(result.summary + "\n")
+    table(*result.cells)
+    if result.own_told:
+        show.plain(result.own_told)
+
+
+def _show_splits(result: Splits) -> None:
+    show.plain(result.summary + "\n")
+    table(*result.cells)
+    for note in result.notes:
+        show.plain(note)
+
+
+def _methods(text: str | None) -> tuple[EdgeMethod, ...] | None:
+    """Names separated by commas."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    known = get_args(EdgeMethod)
+    if unknown := [name for name in names if name not in known]:
+        raise KeyholeError(f"--methods takes some of {', '.join(known)}, separated by commas, not {unknown[0]!r}.")
+    return cast("tuple[EdgeMethod, ...]", tuple(names))
+
+
+# The command that asks again: how much of a circuit stays when something small changes?
+
+
+def stability(
+    store: StoreArgument,
+    model: StoreModelOption = None,
+    prompts: Annotated[int, typer.Option(min=2, help="How many prompts, from all over the store.")] = 32,
+    roles: Annotated[bool, typer.Option("--roles", help="Tell terms apart by the roles of their tokens, too.")] = False,
+    other: Annotated[Path | None, typer.Option(help="A store of another task of the same model, for a floor.")] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How much of a circuit stays in half precision, or with another tau, wording or name?
+
+    Jaccard of heads (and MLPs), of edges, of edges with their channels, and of influence, beside floors: another prompt
+    of the same wording, an unrelated prompt, another task (--other).
+
+    Examples:
+
+        keyhole stability ioi.store
+
+        keyhole stability smol.store --model SmolLM2.gguf --prompts 16 --other years.store
+
+        keyhole stability ioi.store --roles --out stability.html --out stability.png
+    """
+    places = require_places(out)
+    with show.progress("Importing torch and transformers"):
+        from keyhole.store.store import open_store
+        from keyhole.studies.stability.stability import stability as measure
+    opened, beside = open_store(store), None if other is None else open_store(other)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    with show.progress_bar("Asking again") as progress:
+        found = measure(opened, loaded, prompts=prompts, roles=roles, other=beside, seed=seed, progress=progress)
+    answer(found, places, lambda: _tell(found), json=json)
+
+
+def _tell(found: Stability) -> None:
+    show.plain(found.summary + "\n")
+    table(*found.cells)

@@ -1,0 +1,221 @@
+"""Commands that look for families in a store and compare two.
+
+The command that finds families of circuits in a store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.bulk import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+    table,
+)
+from keyhole.cli.options import (
+    CutMode,
+    DeviceOption,
+    DtypeOption,
+    Granularity,
+    JsonOption,
+    RevisionOption,
+    load_model,
+    read_choices,
+)
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.studies.comparison.compare import Comparison
+    from keyhole.studies.families.agreement import Beside
+    from keyhole.studies.families.record import Average, Families, Family
+
+_FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
+_LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
+_AVERAGES = ("averaged", ">circuits", ">terms of one", ">of half", ">nearest", ">mean", ">held", ">missed", ">again")
+
+
+def families(
+    store: StoreArgument,
+    granularity: Annotated[Granularity, typer.Option(help="What circuits are sets of.")] = "channels",
+    side: Annotated[bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart.")] = True,
+    role: Annotated[bool, typer.Option("--role/--no-role", help="Tell the roles of tokens apart.")] = False,
+    weighted: Annotated[bool, typer.Option("--weighted", help="By influence, and not by presence alone.")] = False,
+    k: Annotated[int | None, typer.Option(min=2, help="How many families. Default: found.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--where", help="Only such prompts: order=ABBA. May be repeated.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also prompts that are answered wrongly, and circuits without heads.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=10, help="Of more circuits, a sample of so many is cut.")] = 10_000,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Do the circuits of a task come in families? Which, how surely, and what do they follow?
+
+    Circuits are sets (of heads, edges, or edges with their channels); those that share much are joined. A cut is
+    believed if other prompts would give the same families and if they stand further apart than where there are none;
+    otherwise there is one family. Beside it: agreement with every label of the prompts, at all three granularities, the
+    circuit that represents each family, and how much of the averaged circuit is any prompt's.
+
+    Examples:
+
+        keyhole families ioi.store
+
+        keyhole families ioi.store --role --out families.html --out families.png
+
+        keyhole families ioi.store --granularity heads --role --k 2 --json
+
+        keyhole families ioi.store --where order=ABBA --weighted
+    """
+    places = require_places(out)
+    with show.progress("Importing"):
+        from keyhole.store.manifest import label_columns
+        from keyhole.store.store import open_store
+        from keyhole.studies.families.families import RIGHT
+        from keyhole.studies.families.families import families as find
+    opened = open_store(store)
+    asked_for = label_columns(opened, read_choices(only, "--where", "order=ABBA"))
+    where: dict[str, Any] = ({} if everything else dict(RIGHT)) | asked_for
+    asked: dict[str, Any] = {"granularity": granularity, "side": side, "role": role, "weighted": weighted, "k": k}
+    with show.progress_bar("Comparing circuits") as progress:
+        found = find(opened, **asked, where=where, most=most, seed=seed, progress=progress)
+    answer(found, places, lambda: _show_families(found), json=json)
+
+
+def _show_families(found: Families) -> None:
+    from keyhole.studies.families.report import asked_text, numbers_text, plain_verdict, rest_text
+
+    show.plain(f"{plain_verdict(found)}\n")
+    show.plain(f"{asked_text(found)}\n")
+    numbers = " ".join(filter(None, [numbers_text(found), rest_text(found)]))
+    if numbers:
+        show.plain(f"{numbers}\n")
+    table(_FAMILIES, [_family_row(one) for one in found.families])
+    show.plain("labels of the prompts (what 95 % of shuffled labels stay below)")
+    show.table(_LABELS, _label_rows(found))
+    show.plain("averaged circuits: what half of the circuits have, beside the circuits (Jaccard)")
+    show.table(_AVERAGES, [_average_row(one) for one in found.averages])
+
+
+def _family_row(one: Family) -> list[str | float | int]:
+    from keyhole.studies.families.report import common_text
+
+    quality = (one.stability, one.silhouette, one.mean_distance)
+    return [str(one.number), one.size, str(one.representative), *quality, round(one.mean_size), common_text(one)]
+
+
+def _label_rows(found: Families) -> list[list[str]]:
+    from keyhole.studies.families.report import level_rows
+
+    return [
+        [level.granularity, one.label, str(one.values)]
+        + [_beside(x) for x in (one.ari, one.nmi, one.tree, one.explained, one.nearest)]
+        for level, one in level_rows(found)
+    ]
+
+
+def _average_row(one: Average) -> list[str]:
+    shares = [f"{x:.0%}" for x in (one.nearest, one.typical, one.held, one.missed, one.again)]
+    return [one.group, f"{one.circuits:,}", f"{one.mean_size:.0f}", str(one.size), *shares]
+
+
+def _beside(one: Beside | None) -> str:
+    return "-" if one is None else f"{one.value:.3f} ({one.high:.3f})"
+
+
+# The command that compares stores, families, circuits and published circuits.
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A store, a part of it, a circuit, or published:NAME.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    model: StoreModelOption = None,
+    members: Annotated[
+        int, typer.Option("--prompts", "--members", min=0, help="Of each side, that are run; 0: compare sets only.")
+    ] = 40,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="Share of circuits from which on terms count.")] = 0.1,
+    mode: Annotated[
+        CutMode, typer.Option(help="How edges are removed: scores, one head, or all that follows.")
+    ] = "local",
+    draws: Annotated[int, typer.Option(min=1, help="Random controls per prompt.")] = 3,
+    seed: SeedOption = 0,
+    top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What do two circuits, families or stores share, and do their heads do the same?
+
+    Sets of heads, edges and channels with their frequencies; per head, what its signals have in common in the two
+    representatives, beside pairs of prompts within each side; edges of one representative alone, removed on both sides,
+    beside controls. Against a published circuit: precision, recall and F1.
+
+    A and B are each one of: ioi.store, ioi.store:1 (a family of `keyhole families`), ioi.store[order=ABBA] (prompts
+    with a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than,
+    or a circuit file of EAP-IG or MIB (eap.mib, eap.json).
+
+    Examples:
+
+        keyhole compare "ioi.store[order=ABBA]" "ioi.store[order=BABA]" --out families.html
+
+        keyhole compare ioi.store:1 ioi.store:2 --prompts 100 --json
+
+        keyhole compare gpt2.store published:gpt2-ioi --out scores.png
+
+        keyhole compare mary.json eap_ig.mib
+    """
+    places = require_places(out)
+    with show.progress("Importing torch and transformers"):
+        from keyhole.studies.comparison.compare import compare as compare_both
+        from keyhole.studies.comparison.operands import store_of
+
+    def load() -> Model:
+        store = store_of(a) or store_of(b)
+        if store is None:
+            return load_model(model, revision, dtype, device)
+        return stored_model(store, model, revision=revision, dtype=dtype, device=device)
+
+    found = compare_both(
+        a,
+        b,
+        model=model if (revision, dtype, device) == (None, "float32", None) else load(),
+        members=members,
+        threshold=threshold,
+        mode=mode,
+        draws=draws,
+        seed=seed,
+        stage=show.progress_bar,
+    )
+    answer(found, places, lambda: _show_comparison(found, top), json=json)
+
+
+def _show_comparison(found: Comparison, top: int) -> None:
+    from keyhole.studies.comparison import report
+
+    show.plain(report.heading(found) + "\n")
+    if found.terms:
+        show.table(*report.summary_table(found))
+        show.table(*report.terms_table(found.terms[-1], top))
+    if found.signals is not None and found.signals.rows:
+        show.table(*report.signals_table(found.signals.rows))
+        if lines := report.signal_lines(found.signals):
+            show.plain("\n".join(lines) + "\n")
+    if found.exclusive is not None:
+        show.table(*report.exclusive_table(found.exclusive))
+        show.plain("\n".join(report.verdict_lines(found.exclusive)))
+    if found.published:
+        show.table(*report.published_table(found))
+    for note in found.notes:
+        show.plain(f"note: {note}")

@@ -1,1 +1,0 @@
-"""Commands that find features of heads: contrast, discover."""

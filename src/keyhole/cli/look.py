@@ -1,0 +1,183 @@
+"""Commands that look at one model or one prompt: check, heads, plot, channels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli import prompt_text
+from keyhole.cli.options import (
+    Basis,
+    BosOption,
+    DestOption,
+    DeviceOption,
+    DtypeOption,
+    IdsOption,
+    JsonOption,
+    ModelOption,
+    PromptArgument,
+    RevisionOption,
+    SinksOption,
+    SrcOption,
+    load_model,
+    read_head,
+    read_place,
+    run_prompt,
+)
+from keyhole.errors import KeyholeError
+from keyhole.files import require_file
+
+if TYPE_CHECKING:
+    from keyhole.qk.controls import Rotation
+
+
+def check(
+    model: Annotated[str | None, typer.Argument(help="The same as --model.", show_default=False)] = None,
+    model_option: ModelOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt to check on; otherwise random tokens.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Largest accepted relative error.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="One line per layer.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """How exact is Keyhole on this model? Exits with 1 if it is not.
+
+    Rebuilds all attention scores from channels, all residual streams from writers, and the logits from those, and
+    compares each with the model's own.
+
+    Examples:
+
+        keyhole check
+
+        keyhole check path/to/model --verbose
+
+        keyhole check SmolLM2.gguf --json
+    """
+    if model is not None and model_option is not None:
+        raise KeyholeError("name the model once: as an argument or with --model.")
+    loaded = load_model(model or model_option, revision, dtype, device)
+    from keyhole.tracing.exactness import check as check_model
+
+    with show.progress("Checking"):
+        result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
+    if json:
+        show.as_json(prompt_text.check_record(result))
+    else:
+        prompt_text.check(result, verbose)
+    raise typer.Exit(0 if result.exact else 1)
+
+
+def heads(
+    prompt: PromptArgument = None,
+    model: ModelOption = None,
+    dest: Annotated[str | None, typer.Option(help="Only this destination: a position or a token's text.")] = None,
+    tau: Annotated[
+        float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
+    sinks: SinksOption = "collapse",
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which heads fire where, and over how many channels does each score split?
+
+    Examples:
+
+        keyhole heads "When Mary and John went to the store, John gave a drink to"
+
+        keyhole heads "The war lasted from the year 1745 to the year 17" --dest -1 --top 10
+
+        keyhole heads --model path/to/model --token-ids 8,10,84,10
+    """
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    from keyhole.qk.channels import channels as split_score
+    from keyhole.qk.firings import find_firings
+
+    sites = find_firings(run, tau, dest=read_place(run, dest))
+    shown = [site for site in sites if sinks != "collapse" or site.src > 0]
+    splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
+    if json:
+        show.as_json(prompt_text.heads_record(run, sites, splits))
+    else:
+        prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=sinks == "mark")
+
+
+def plot(
+    prompt: PromptArgument = None,
+    head: Annotated[str, typer.Option(help="Layer and head, such as 3.6.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="The picture: a .png, .svg or .pdf file.")] = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+) -> None:
+    """Draw a picture of where a head attends.
+
+    Each row is a token and where it looks; `keyhole heads` lists the heads that look somewhere in particular.
+
+    Examples:
+
+        keyhole plot "When Mary and John went to the store, John gave a drink to" --head 3.6 --out head.png
+
+        keyhole plot "The war lasted from the year 1745 to the year 17" --head 2.3 --out head.pdf
+    """
+    from keyhole.circuits.files import PICTURES
+
+    require_file(out, PICTURES)
+    where = read_head(head)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    with show.progress("Drawing"):
+        from keyhole.figures.style import save
+
+        save(run.plot(where), out)
+    show.plain(f"wrote {out}")
+
+
+def channels(
+    prompt: PromptArgument = None,
+    head: Annotated[str, typer.Option(help="Layer and head, such as 3.1.")] = ...,  # type: ignore[assignment]
+    dest: DestOption = "-1",
+    src: SrcOption = None,
+    model: ModelOption = None,
+    top: Annotated[int, typer.Option(min=1, help="How many channels to show.")] = 12,
+    basis: Annotated[Basis, typer.Option(help="homogeneous: biases inside, as in the 2024 paper.")] = "linear",
+    draws: Annotated[int, typer.Option(min=0, help="Random rotations to compare S(v) with; 0 for none.")] = 20,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How does one score split over the singular channels of its head?
+
+    Examples:
+
+        keyhole channels "When Mary and John went to the store, John gave a drink to" --head 1.6 --src Mary
+
+        keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
+    """
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    from keyhole.qk.channels import channels as split_score
+    from keyhole.qk.controls import rotation_control
+
+    where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
+    split = split_score(run, *where, basis=basis)
+    kinds: tuple[Rotation, ...] = ("refactor", "ambient") if draws else ()
+    controls = [rotation_control(run, *where, kind=kind, draws=draws, basis=basis) for kind in kinds]
+    if json:
+        show.as_json(prompt_text.channels_record(run, split, controls))
+    else:
+        prompt_text.channels(run, split, controls, top)

@@ -1,1 +1,0 @@
-"""Commands on what signals mean: where, name, features of a sparse autoencoder."""

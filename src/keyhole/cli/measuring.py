@@ -1,0 +1,197 @@
+"""What trace measures after a circuit is found, and whose names it shows.
+
+What `keyhole trace` measures beside tracing: the options of it, which of them go together, and the measurements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit, Edge
+    from keyhole.models.run import Run
+    from keyhole.naming.record import Naming
+    from keyhole.tracing.answers import Target
+
+PANEL = "Options of effects and of circuits that suffice"
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|words|resting",
+        help="The baseline. A file of prompts of the same template, at least 8, whose mean it is: JSON Lines, on whose "
+        "answers the circuit is tried, too, or plain text, a prompt a line. words: this prompt with other words "
+        "(the default). resting: what the model writes in any text.",
+        rich_help_panel=PANEL,
+    ),
+]
+CounterfactualOption = Annotated[
+    str | None,
+    typer.Option(help="One prompt of as many tokens: what it writes is the baseline.", rich_help_panel=PANEL),
+]
+TextOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Text of your own, a paragraph a line, at least 8 lines: what the model writes in it on average is the "
+        "baseline (the resting state). For --effects and faithfulness.",
+        rich_help_panel=PANEL,
+    ),
+]
+EffectsOption = Annotated[
+    bool,
+    typer.Option(
+        "--effects",
+        help="Measure what the answer loses without each token, node and edge, in a pass each; and shares of edges.",
+        rich_help_panel=PANEL,
+    ),
+]
+SufficientOption = Annotated[
+    bool,
+    typer.Option(
+        "--sufficient",
+        help="Instead of tracing, search for a small circuit that carries the answer by itself.",
+        rich_help_panel=PANEL,
+    ),
+]
+LevelOption = Annotated[
+    float, typer.Option(help="Share of the answer that --sufficient keeps at least.", rich_help_panel=PANEL)
+]
+BothSignsOption = Annotated[
+    bool,
+    typer.Option(
+        "--both-signs", help="With --sufficient: also edges that hold the answer back.", rich_help_panel=PANEL
+    ),
+]
+NoFaithfulnessOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-faithfulness", help="Do not measure how much of the answer the circuit carries.", rich_help_panel=PANEL
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured, and against which baseline."""
+
+    like: str | None
+    counterfactual: str | None
+    text: Path | None
+    effects: bool
+    sufficient: bool
+    level: float
+    both_signs: bool
+    faithfulness: bool
+
+    def require(self, *, story: bool, tracing: bool) -> None:
+        """Refuse options that make no sense together; `tracing`: some of tracing's were given."""
+        options = {"--like": self.like, "--counterfactual": self.counterfactual, "--text": self.text}
+        given = [name for name, value in options.items() if value is not None]
+        if len(given) > 1:
+            raise KeyholeError(f"{' and '.join(given[:2])} are two baselines: give one of them.")
+        if self.text is not None and (story or self.sufficient):
+            option = "--story" if story else "--sufficient"
+            raise KeyholeError(f"--text is no baseline of {option}: give --like resting, or leave out {option}.")
+        if (self.level, self.both_signs) != (0.9, False) and not self.sufficient:
+            raise KeyholeError("--level and --both-signs are of circuits that suffice: add --sufficient.")
+        if given and not (self.effects or self.sufficient or self.faithfulness or story):
+            raise KeyholeError("with --no-faithfulness nothing is measured against a baseline: add --effects.")
+        if not self.sufficient:
+            return
+        if story:
+            raise KeyholeError("circuits that suffice have no influence, of which stories are: leave out --story.")
+        if not self.faithfulness:
+            raise KeyholeError("--sufficient searches by what is kept of the answer: leave out --no-faithfulness.")
+        if tracing:
+            raise KeyholeError(
+                "--sufficient searches and does not trace: leave out --method, --seeds, --tau, --keys, --sinks, "
+                "--through and what belongs to them."
+            )
+
+    def baseline(self) -> dict[str, Any]:
+        """The baseline as the library takes it."""
+        baseline = baseline_of(self.like, self.counterfactual)
+        if self.text is None:  # circuits that suffice and stories take no text
+            return baseline
+        from keyhole.faithfulness.baseline import read_paragraphs
+
+        read_paragraphs(self.text)  # refuses it before a model is loaded
+        return {**baseline, "text": self.text}
+
+
+def baseline_of(like: str | None, counterfactual: str | None) -> dict[str, Any]:
+    """--like and --counterfactual as the library takes them."""
+    from keyhole.tasks.files import read_prompts
+
+    if like is not None and counterfactual is not None:
+        raise KeyholeError("--like and --counterfactual are two baselines: give one of them.")
+    named = like is None or like in ("words", "resting")
+    return {"like": like if named else read_prompts(str(like)), "counterfactual": counterfactual}
+
+
+def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:
+    """The circuit that suffices."""
+    with show.progress_bar("Searching") as progress:
+        return run.sufficient(
+            target,
+            against=against or None,
+            level=asked.level,
+            both_signs=asked.both_signs,
+            progress=progress,
+            **baseline,
+        )
+
+
+def measure(circuit: Circuit, asked: Measuring, baseline: dict[str, Any]) -> Circuit:
+    """The circuit with what was asked for; without a word about it, with its faithfulness if that can be measured."""
+    from keyhole.faithfulness.effects import unasked_faithfulness
+
+    if asked.effects or any(baseline.values()):
+        what = ["words", "nodes", "edges", "shares"] if asked.effects else []
+        what += ["faithfulness"] if asked.faithfulness else []
+        with show.progress_bar("Measuring") as progress:
+            return circuit.effects(what=what, progress=progress, **baseline)  # type: ignore[arg-type]
+    if not asked.faithfulness:
+        return circuit
+    with show.progress_bar("Measuring faithfulness") as progress:
+        circuit, why = unasked_faithfulness(circuit, progress=progress)
+    if why:
+        show.note(f"faithfulness was not measured: {why}")
+    return circuit
+
+
+# What --names means: a file of names, refused before any work is done if it is of another model.
+
+
+def read(path: Path | None, every: bool, *, json: bool) -> Naming | None:
+    """The names; None: none were given."""
+    if path is None:
+        if every:
+            raise KeyholeError("--all-names says which of --names to show: give a file of names.")
+        return None
+    if json:
+        raise KeyholeError("names are for texts and pages; with --json a circuit is as its file has it: leave one out.")
+    from keyhole.naming.attached import load_naming
+
+    return load_naming(path)
+
+
+def require(naming: Naming, run: Run) -> None:
+    """Refuse names of other weights."""
+    from keyhole.naming.attached import require_same_model
+
+    require_same_model(naming, {"name": run.model.name, "fingerprint": run.model.fingerprint()})
+
+
+def edges(circuit: Circuit, naming: Naming, every: bool) -> dict[Edge, str]:
+    """The names of a circuit's edges."""
+    from keyhole.naming.attached import edge_names
+
+    return edge_names(circuit, naming, every=every)

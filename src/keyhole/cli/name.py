@@ -1,0 +1,253 @@
+"""The command that names signals, and by whom.
+
+What --explainer, --judge and --llm take: who names signals, who judges the names, and what that may cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    ExplainerName,
+    JsonOption,
+    JudgeName,
+    RevisionOption,
+    load_model,
+)
+from keyhole.errors import KeyholeError
+from keyhole.files import require_file
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.naming.naming import Namers
+    from keyhole.naming.record import Naming
+
+TRANSCRIPT = Path("names.jsonl")
+ExplainerOption = Annotated[ExplainerName, typer.Option(help="Who names: counts and tests, or a model behind --llm.")]
+JudgeOption = Annotated[JudgeName, typer.Option(help="Who judges (detection): a rule, or a model behind --llm.")]
+QuestionsOption = Annotated[
+    int | None, typer.Option(min=1, help="Of either truth, to each name. Default: 20; of a model 10.")
+]
+UrlOption = Annotated[
+    str | None, typer.Option("--llm", metavar="URL", help="An OpenAI-compatible server: http://localhost:8000/v1.")
+]
+LlmModelOption = Annotated[str | None, typer.Option("--llm-model", metavar="NAME", help="The model that it serves.")]
+LlmKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--llm-key", metavar="VARIABLE", help="The variable that holds the key. Default: KEYHOLE_ or OPENAI_API_KEY."
+    ),
+]
+TranscriptOption = Annotated[
+    Path, typer.Option(help="All that a model was asked and answered (.jsonl); the same command goes on from it.")
+]
+TriesOption = Annotated[int, typer.Option("--llm-tries", min=1, help="Of each request, with growing waits.")]
+PerMinuteOption = Annotated[float | None, typer.Option("--llm-per-minute", min=0.01, help="Requests, at most.")]
+PriceOption = Annotated[
+    tuple[float, float] | None, typer.Option(metavar="IN OUT", help="Of a million tokens, for the estimate.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Ask for more than 1,000,000 tokens, too.")]
+
+
+# The command that names signals: what do they mean, and are the names right?
+
+_WRITTEN = (".json", ".html", ".csv")
+
+
+def name(
+    what: Annotated[
+        str, typer.Argument(help="A circuit or features (.json), a store, a head 3.1, or one: 3.1:4, mary.json#12.")
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Default: that of the circuit or store, else the organism.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="How many signals: the most frequent, or strongest.")] = 100,
+    random: Annotated[int, typer.Option(min=0, help="Random directions of the same heads, as a control.")] = 200,
+    tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
+    by: Annotated[
+        str | None, typer.Option(help="Tell a store's representatives side by side, by a label such as order.")
+    ] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="What separates one channel or edge from this one, which attends alike?")
+    ] = None,
+    explainer: ExplainerOption = "statistics",
+    judge: JudgeOption = "rule",
+    questions: QuestionsOption = None,
+    llm: UrlOption = None,
+    llm_model: LlmModelOption = None,
+    llm_key: LlmKeyOption = None,
+    transcript: TranscriptOption = TRANSCRIPT,
+    llm_tries: TriesOption = 6,
+    llm_per_minute: PerMinuteOption = None,
+    price: PriceOption = None,
+    yes: YesOption = False,
+    seed: Annotated[int, typer.Option(help="Of texts, random directions and questions.")] = 0,
+    folder: Annotated[Path | None, typer.Option(help="Keep examples here; the same command goes on from it.")] = None,
+    out: Annotated[list[Path] | None, typer.Option(help="Write .json (for --names), .html, .csv; repeatable.")] = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What do signals mean, and are the names right?
+
+    Every signal is looked for in a corpus, named by what its strongest places have in common, and the name tested on
+    places that were not looked at (Fisher's exact test, corrected for the number of signals). Beside it: names of other
+    signals, the commonest tokens as a name, and random directions of the same heads, for which the same is done: a name
+    passes only if it is more right than theirs. The strongest or most frequent signals are named, each direction once,
+    whoever writes it. Features are what `keyhole contrast` and `keyhole discover` write with --features.
+
+    A model behind an OpenAI-compatible server can name, judge, or both: what it costs is told first, and all answers
+    are kept, so that the same command goes on after a stop and pays for nothing twice.
+
+    Examples:
+
+        keyhole name ioi.store --out names.json --out names.html
+
+        keyhole name mary.json --most 40
+
+        keyhole name 3.1 --corpus texts.txt --random 50
+
+        keyhole name ioi.store --by order --folder examples --out names.html
+
+        keyhole name 3.1:4 --beside 3.1:9
+
+        keyhole name features.json
+
+        keyhole name ioi.store --most 20 --random 20 --explainer llm --judge llm --llm http://localhost:8000/v1
+        --llm-model qwen
+    """
+    for path in out or []:
+        require_file(path, _WRITTEN)
+    from keyhole.naming.naming import Namers, name_by, require_namers
+
+    asked = Namers(
+        explainer=explainer,
+        judge=judge,
+        questions=questions,
+        url=llm,
+        model=llm_model,
+        key=llm_key,
+        transcript=transcript,
+        tries=llm_tries,
+        per_minute=llm_per_minute,
+        price=price,
+        yes=yes,
+    )
+    require_namers(asked)
+    if asked.by_model:
+        require_file(transcript, (".jsonl",))
+    from keyhole.naming.subjects.stored import made_by, read
+
+    read_it: Any = read(what)
+    _check(read_it, by, beside, out, asked)
+    loaded = _model(made_by(read_it), model, (revision, dtype, device))
+    if beside is not None:
+        _tell_apart(loaded, (what, beside), corpus, tokens=tokens, seed=seed, json=json)
+        return
+    from keyhole.naming.judge.judge import too_few
+    from keyhole.naming.naming import seek
+
+    if few := too_few(random):  # before the minutes that it takes
+        show.note(few)
+    sought: dict[str, Any] = {"most": most, "random": random, "tokens": tokens, "seed": seed, "folder": folder}
+    with show.progress_bar("Reading") as progress:
+        examples = seek(read_it, loaded, corpus=corpus, **sought, progress=progress)
+    found = name_by(examples, asked, stage=show.progress_bar, tell=show.note)
+    sides, cues = ((), ()) if by is None else _sides(read_it, found, loaded, by)
+    _answer(found, by, sides, cues, json=json)
+    for path in out or []:  # after the answer, which a full disk must not cost
+        _write(found, path, sides, cues)
+        if not json:
+            show.plain(f"wrote {path}")
+
+
+def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, asked: Namers) -> None:
+    """Refuse what does not go together, before any work is done."""
+    from keyhole.naming.representatives import require_label
+    from keyhole.store.store import Store
+
+    if beside is not None and not (isinstance(what, str) and not by and not out and not asked.by_model):
+        raise KeyholeError(
+            "--beside is for one channel (3.1:4), edge (mary.json#12) or feature, without --by, --out and --llm."
+        )
+    if by is None:
+        return
+    if not isinstance(what, Store):
+        raise KeyholeError("--by tells the representatives of a store side by side: give a store.")
+    require_label(what, by)
+
+
+def _answer(found: Naming, by: str | None, sides: Any, cues: Any, *, json: bool) -> None:
+    from keyhole.naming.attached import plain
+    from keyhole.naming.figure import COLUMNS, name_row
+
+    if json:
+        told = {} if by is None else {"by": by, "sides": [one.plain for one in sides], "cues": [*map(asdict, cues)]}
+        show.as_json({**plain(found), **told})
+        return
+    show.table(COLUMNS, [[_cell(cell) for cell in name_row(one)] for one in found.signals])
+    show.plain(str(found))
+    if by is not None:
+        show.plain("\n" + "\n\n".join(map(str, sides)))
+    if cues:
+        show.plain("\nprompts that break a cue: does the signal still fire?")
+        signals = dict.fromkeys(one.signal for one in cues)
+        show.plain("\n".join(f"{s}\n" + "\n".join(f"  {one}" for one in cues if one.signal == s) for s in signals))
+
+
+def _cell(cell: Any) -> str:
+    return "-" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+
+
+def _sides(store: Any, found: Naming, model: Model, by: str) -> tuple[Any, Any]:
+    """Representatives side by side, and their cues."""
+    from keyhole.naming.representatives import cues_of, side_by_side
+
+    with show.progress("Comparing circuits"):
+        sides = side_by_side(store, found, model, by=by)
+        return sides, cues_of(store, sides, model, seed=found.seed)
+
+
+def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
+    from keyhole.files import write_at_once
+    from keyhole.naming.figure import names_page
+
+    if path.suffix.lower() == ".html":
+        write_at_once(path, names_page(found, sides, cues))
+    else:
+        found.save(path)
+
+
+def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, tokens: int, seed: int, json: bool) -> None:
+    from keyhole.naming.cues import tell_apart
+    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.subject import Subject
+
+    a, b = (read_what(model, text) for text in pair)
+    if not (isinstance(a, Subject) and isinstance(b, Subject)):
+        raise KeyholeError("--beside is for one channel (3.1:4) or edge (mary.json#12), not for a whole head.")
+    with show.progress_bar("Reading") as progress:
+        found = tell_apart(model, a, b, corpus, tokens=tokens, seed=seed, progress=progress)
+    if json:
+        show.as_json({"apart": [{**asdict(one), "passes": one.passes} for one in found], "model": model.name})
+    else:
+        show.plain("\n".join(map(str, found)))
+
+
+def _model(told: Any, given: str | None, how: tuple[str | None, Any, str | None]) -> Model:
+    """The model of a circuit, a store or features, unless another place to load it from is given."""
+    from keyhole.models.organism import source_named
+
+    source = source_named(told.get("name")) if given is None and told is not None else given
+    return load_model(source, *how)

@@ -1,1 +1,0 @@
-"""Commands on one prompt: heads, channels, explain, trace, verify."""

@@ -1,0 +1,142 @@
+"""Commands about firings on the first token and shared directions.
+
+The command that studies firings on the first token.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.bulk import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+    table,
+)
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, TauOption, read_tau
+
+if TYPE_CHECKING:
+    from keyhole.studies.directions.record import Shared
+    from keyhole.studies.sinks.record import Sinks
+
+
+def sinks(
+    store: StoreArgument,
+    model: StoreModelOption = None,
+    prompts: Annotated[int, typer.Option(min=6, help="How many of the store's; one in three is held out.")] = 24,
+    tau: TauOption = "dynamic",
+    draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads, and of resampled prompts.")] = 99,
+    controls: Annotated[int, typer.Option(min=1, help="Other subspaces that are removed, of each kind.")] = 9,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which few signals drive firings on the first token, and which heads share them?
+
+    Explains firings of all heads above the first layer in some of a store's prompts, compares their signals across
+    layers beside other channels of the same heads, with and without what all streams have in common, and removes what
+    they share, head by head and in the model's own pass. The first token's massive coordinates are named.
+
+    Examples:
+
+        keyhole sinks ioi.store
+
+        keyhole sinks smol.store --prompts 48 --out sinks.html --out sinks.png
+
+        keyhole sinks ioi.store --json
+    """
+    places = require_places(out)
+    with show.progress("Importing torch and transformers"):
+        from keyhole.store.store import open_store
+        from keyhole.studies.sinks.study import sinks as study
+    opened = open_store(store)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    found = study(
+        opened,
+        loaded,
+        prompts=prompts,
+        tau=read_tau(tau),
+        draws=draws,
+        controls=controls,
+        seed=seed,
+        stage=show.progress_bar,
+    )
+    answer(found, places, lambda: _show_sinks(found), json=json)
+
+
+def _show_sinks(found: Sinks) -> None:
+    from keyhole.studies.sinks import report
+
+    show.plain(report.opening(found) + "\n")
+    for side in found.sides:
+        show.plain("\n  ".join([f"{side.side} side: {side.found}", *report.head_lines(side)]) + "\n")
+        if side.likeness:
+            table(*report.likeness_table(side))
+        if side.removals:
+            table(*report.removal_table(side))
+    show.plain("\n".join(report.massive_lines(found)))
+
+
+# The command that looks for directions that heads share, and for channels that serve two tasks.
+
+
+def shared(
+    store: StoreArgument,
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A store of another task, of the same model.")
+    ] = None,
+    model: StoreModelOption = None,
+    prompts: Annotated[int, typer.Option(min=1, help="How many of the store's are run anew for signals.")] = 64,
+    draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads; twice as many of dealt prompts.")] = 99,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Do heads coordinate through shared directions, and use the same channels in two tasks?
+
+    Counts near-equal signals of heads in different layers, beside other channels of the same heads, with and without
+    what all streams have in common. With OTHER, each head's channels in both tasks are compared, beside halves of one.
+
+    Examples:
+
+        keyhole shared ioi.store
+
+        keyhole shared ioi.store years.store --out shared.html --out shared.csv
+    """
+    places = require_places(out)
+    with show.progress("Importing torch and transformers"):
+        from keyhole.store.store import open_store
+        from keyhole.studies.directions.directions import shared as study
+    opened = open_store(store)
+    second = None if other is None else open_store(other)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
+    answer(found, places, lambda: _show_directions(found), json=json)
+
+
+def _show_directions(found: Shared) -> None:
+    from keyhole.studies.directions import directions
+
+    show.plain(directions.opening(found) + "\n")
+    for side in found.sides:
+        show.plain("\n  ".join(directions.head_lines(side)) + "\n")
+        if side.signals or side.channels:
+            table(*directions.likeness_table(side))
+    if len(found.stores) > 1:
+        show.plain("\n".join(directions.task_lines(found)) + "\n")
+        if found.tasks:
+            table(*directions.task_rows(found))

@@ -1,0 +1,302 @@
+"""Commands of the laboratory: toy models with known answers, theorems, and sparsity of real heads."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    Grouped,
+    JsonOption,
+    Latents,
+    ModelOption,
+    Preset,
+    QueryMode,
+    Reduction,
+    RevisionOption,
+    load_model,
+)
+
+if TYPE_CHECKING:
+    from keyhole.lab.svf import SVFSettings
+    from keyhole.lab.svf_alignment import Alignment
+
+_UNFINISHED = 0.05  # relative distance of a gain from its target that only more training mends
+
+lab = typer.Typer(cls=Grouped, help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
+
+
+def number(value: float, decimals: int) -> str:
+    """A cell of a table: what could not be measured is a dash, and a line below the table says why."""
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+
+
+@lab.command()
+def svf(
+    preset: Annotated[
+        Preset, typer.Option(help="fast: sum, lambda 20, 15,000 steps; paper: mean, lambda 4, 30,000 steps.")
+    ] = "fast",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    pairs: Annotated[int, typer.Option(min=1, help="Attended pairs; their targets T fall from the first.")] = 4,
+    top: Annotated[float, typer.Option(help="T of the first pair.")] = 24.0,
+    step: Annotated[float, typer.Option(help="By how much T falls from pair to pair.")] = 3.0,
+    features: Annotated[int, typer.Option("--features", "-N", help="N, features.")] = 20,
+    dims: Annotated[int, typer.Option("--dims", "-D", help="D, dimensions of a token.")] = 10,
+    head: Annotated[int, typer.Option("--head-dims", "-H", help="H, dimensions of the head.")] = 10,
+    context: Annotated[int, typer.Option("--context", "-m", help="m, tokens in a context.")] = 4,
+    p: Annotated[float, typer.Option(help="Probability that a feature is present.")] = 0.52,
+    lam: Annotated[float | None, typer.Option("--lambda", help="Weight of attention. Default: the preset's.")] = None,
+    errors: Annotated[
+        Reduction | None, typer.Option(help="Of reconstruction, over features. Default: the preset's.")
+    ] = None,
+    queries: Annotated[QueryMode, typer.Option(help="The last token of its context, or a token of its own.")] = "last",
+    steps: Annotated[int | None, typer.Option(help="Training steps. Default: the preset's.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for large sweeps.")] = "cpu",
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder to resume an interrupted training from.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Do singular vectors of a head become features? Trains the superposition toy with an attention head.
+
+    Examples:
+
+        keyhole lab svf
+
+        keyhole lab svf --pairs 1 --top 1 --seeds 3
+
+        keyhole lab svf --preset paper --p 0.038 --seeds 40 --device cuda --checkpoint sweep
+    """
+    from keyhole.lab.svf import SVFSettings, declining_pairs
+    from keyhole.lab.svf_alignment import alignment
+    from keyhole.lab.svf_train import train
+
+    changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p, "query_mode": queries}
+    given = (("lam", lam), ("steps", steps), ("recon_reduction", errors))
+    changes |= {name: value for name, value in given if value is not None}
+    changes["pairs"] = declining_pairs(pairs, top, step)
+    configs = [getattr(SVFSettings, preset)(seed=seed + n, **changes) for n in range(seeds)]
+    with show.progress_bar("Training") as progress:
+        trained = train(configs, device=device, checkpoint=checkpoint, progress=progress)
+    found = [alignment(model) for model in trained]
+    if json:
+        show.as_json(_aligned_record(configs, found))
+    else:
+        _show_aligned(configs, found)
+
+
+def _aligned_record(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]") -> dict[str, Any]:
+    """Settings, both readings of lambda, and every seed's alignment."""
+    settings = {name: value for name, value in asdict(configs[0]).items() if name != "seed"}
+    summed = configs[0].lam * (configs[0].N if configs[0].recon_reduction == "mean" else 1)
+    return {
+        "settings": settings,
+        "lambda": {"of a sum": summed, "of a mean": summed / configs[0].N},
+        "T": found[0].T.tolist(),
+        "seeds": [
+            {
+                "seed": config.seed,
+                "by_rank": one.by_rank.worst,
+                "by_assignment": one.by_assignment.worst,
+                "subspace": one.subspace.worst,
+                "singular_values": one.S.tolist(),
+                "gain": one.by_assignment.gain.tolist(),
+                "sign": one.by_assignment.sign.tolist(),
+                "dead": list(one.dead),
+                "warnings": list(one.warnings),
+            }
+            for config, one in zip(configs, found, strict=True)
+        ],
+    }
+
+
+def _show_aligned(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]") -> None:
+    rows = [
+        (
+            str(config.seed),
+            number(one.by_rank.worst, 4),
+            number(one.by_assignment.worst, 4),
+            number(one.subspace.worst, 4),
+            " ".join(f"{value:.2f}" for value in one.S[: len(one.T)].tolist()),
+        )
+        for config, one in zip(configs, found, strict=True)
+    ]
+    show.table(("seed", ">by rank", ">assigned", ">subspace", "singular values"), rows)
+    targets = " ".join(f"{t:g}" for t in found[0].T.tolist())
+    show.plain(f"smallest |cos| of a pair with its singular vectors; T: {targets}")
+    sizes = configs[0]
+    if any(math.isnan(one.by_assignment.worst) or math.isnan(one.by_rank.worst) for one in found):
+        show.plain(
+            f"note: - under by rank or assigned: a pair has no channel (the head has {sizes.H} dimensions for "
+            f"{len(sizes.pairs)} pairs) or a dead feature."
+        )
+    if any(math.isnan(one.subspace.worst) for one in found):
+        show.plain(
+            f"note: - under subspace: the attended features span all {sizes.D} dimensions, in which any vector "
+            "lies, or one of them is dead."
+        )
+    off = max(float((one.by_assignment.gain / one.T.abs() - 1).abs().nan_to_num(1.0).max()) for one in found)
+    if off > _UNFINISHED:
+        show.plain(f"note: a pair adds up to {off:.0%} more or less than its T: train for more steps.")
+    for warning in dict.fromkeys(warning for one in found for warning in one.warnings):
+        show.plain(f"note: {warning}")
+
+
+@lab.command()
+def payload(
+    r1: Annotated[int, typer.Argument(help="Rank of the first latent.")] = 3,
+    r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 5,
+    d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 16,
+    latents: Annotated[Latents, typer.Option(help="Signs, normal numbers, or points of spheres.")] = "discrete",
+    preset: Annotated[Preset, typer.Option(help="fast: 4,000 steps; paper: early stopping.")] = "fast",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Training steps at most. Default: the preset's.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Does a contrast find latents that are known? Trains payload-retrieval heads and looks for their features.
+
+    Examples:
+
+        keyhole lab payload
+
+        keyhole lab payload 3 4 --d-head 8 --latents gaussian
+
+        keyhole lab payload 3 5 --d-head 16 --preset paper --seeds 1
+    """
+    from keyhole.lab.payload import PayloadSettings, train
+    from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+
+    make = getattr(PayloadSettings, preset)
+    changes: dict[str, Any] = {"latents": latents} | ({} if steps is None else {"max_steps": steps})
+    with show.progress_bar("Training") as progress:
+        cells = train([make(r1, r2, d_head, seed=s, **changes) for s in range(seeds)], progress=progress)
+    rows, record = [], []
+    for seed, cell in enumerate(cells):
+        z1, z2 = latent_feature(cell, "z1"), latent_feature(cell, "z2")
+        moved = swaps(cell, z1, z2, samples=10_240)
+        share = diagonal_share(interaction(cell))
+        numbers = (cell.accuracy, cell.ceiling, moved.both.shift, moved.full.shift, moved.both.random, share)
+        rows.append((str(seed), f"{z1.rank}, {z2.rank}", *(number(value, 3) for value in numbers)))
+        names = ("accuracy", "ceiling", "both", "full", "random", "diagonal")
+        record.append({"seed": seed, "ranks": [z1.rank, z2.rank], **dict(zip(names, numbers, strict=True))})
+    if json:
+        show.as_json({"r1": r1, "r2": r2, "d_head": d_head, "latents": latents, "seeds": record})
+        return
+    show.table(("seed", "ranks", ">accuracy", ">ceiling", ">both", ">full", ">random", ">G diagonal"), rows)
+    show.plain("both, full, random: attention moved by swapping both features, whole keys, random subspaces")
+    if latents != "discrete":
+        show.plain(f"ceiling: - because {latents} latents never repeat, so that no ambiguity limits the accuracy")
+
+
+@lab.command()
+def theorems(
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds that cases are drawn with. Default: 3, and 4 for Theorem 3.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Do the theorems on singular vectors and features hold? Theorems 1 to 4 and Lemma 3, with margins.
+
+    Examples:
+
+        keyhole lab theorems
+
+        keyhole lab theorems --json
+    """
+    from keyhole.lab.svf_alignment import theorem_4
+    from keyhole.lab.svf_theorems import lemma_3, theorem_1, theorem_2, theorem_3
+
+    with show.progress("Checking"):
+        drawn = () if seeds is None else (range(seeds),)
+        checks = [check(*drawn) for check in (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)]
+    if json:
+        show.as_json({"checks": [{**asdict(check), "holds": check.holds, "margin": check.margin} for check in checks]})
+    else:
+        rows = [
+            (check.name, measure.name, f"{measure.worst:.1e}", f"{measure.limit:.0e}", "yes" if measure.holds else "NO")
+            for check in checks
+            for measure in check.measures
+        ]
+        show.table(("theorem", "measured", ">worst", ">limit", "ok"), rows)
+        show.plain("\n".join(f"{c.name}: {c.applicable} of {c.drawn} cases meet its assumptions" for c in checks))
+    raise typer.Exit(0 if all(check.holds for check in checks) else 1)
+
+
+@lab.command()
+def sparse(
+    model: ModelOption = None,
+    prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
+    top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
+    seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How many channels does a head need where it fires, on task prompts and on unrelated text?
+
+    That text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the organism, which knows
+    no other words, prompts of its other tasks.
+
+    Examples:
+
+        keyhole lab sparse
+
+        keyhole lab sparse --model SmolLM2.gguf --prompts 30
+    """
+    from keyhole.lab.head_summary import pooled, summaries, unrelated_text
+    from keyhole.lab.sparse import sparse_study
+    from keyhole.tasks.catalogue import examples
+
+    loaded = load_model(model, revision, dtype, device)
+    texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
+    studies = {}
+    other, what = unrelated_text(loaded, texts, seed)
+    for name, given in (("task", texts), ("unrelated", other)):
+        with show.progress_bar(f"Running {name}") as progress:
+            studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
+    lines = [
+        (name, "firing" if firing else "quiet", pooled(s, firing=firing))
+        for name, s in studies.items()
+        for firing in (True, False)
+    ]
+    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda one: one.n_recon.mean)
+    if json:
+        show.as_json(
+            {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
+        )
+        return
+    columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
+    show.table(columns, [(name, firing, *_cells(one)) for name, firing, one in lines])
+    show.table(("head", "", *columns[2:]), [(one.name, "firing", *_cells(one)) for one in heads[:top]])
+    needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
+    show.plain(
+        f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
+        f"unrelated: text of {what}"
+    )
+    if any(math.isnan(value) for *_, one in lines for value in _numbers(one).values()):
+        show.plain("note: - where no such pair can be measured: take more --prompts.")
+
+
+def _numbers(summary: Any) -> dict[str, float]:
+    names = ("n_recon", "n_tolerant", "n_rotated", "sparsity", "rotated", "slices", "slices_rotated")
+    return {"pairs": summary.pairs, **{name: getattr(summary, name).mean for name in names}}
+
+
+def _cells(summary: Any) -> tuple[str, ...]:
+    numbers = _numbers(summary)
+    return (
+        str(summary.pairs),
+        number(numbers["n_recon"], 1),
+        number(numbers["n_rotated"], 1),
+        number(numbers["sparsity"], 2),
+        number(numbers["rotated"], 2),
+        number(numbers["slices"], 1),
+        number(numbers["slices_rotated"], 1),
+    )

@@ -1,0 +1,198 @@
+"""Commands that verify a circuit and look for backups.
+
+The command that proves: does a circuit hold when its signals and causes are taken away?
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.bulk import OutOption, SeedOption, answer, require_places, table
+from keyhole.cli.measuring import CounterfactualOption, LikeOption, baseline_of
+from keyhole.cli.options import (
+    CircuitModelOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    Mode,
+    RevisionOption,
+    load_model,
+    read_head,
+)
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+    from keyhole.faithfulness.backup_record import Backups
+    from keyhole.faithfulness.removals import Verification
+    from keyhole.models.model import Model
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
+    model: CircuitModelOption = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(help="Edit scores and what MLPs read, one head, MLPs and one reader, or all that follows."),
+    ] = "exact",
+    draws: Annotated[int, typer.Option(min=0, help="Random controls per removal.")] = 3,
+    sides_only: Annotated[bool, typer.Option("--sides-only", help="Whole sides of firings, not single edges.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="How many removals to show.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the controls.")] = 0,
+    backups: Annotated[
+        bool, typer.Option("--backups", help="Also remove each head with its backups: see keyhole backups.")
+    ] = False,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Is a circuit as predicted, and does the answer need it? Each part is removed in the model's own pass.
+
+    Arithmetic: do attention and MLPs' writes fall as predicted? Causes: what does the answer lose without each part,
+    compared with what it loses without controls? The largest effects are shown, of either sign.
+
+    exact: a firing's signals, and what is left of an MLP's write without its causes. chain: what that changes in each
+    reader of the MLP, one at a time. global: everything downstream is free, and nothing is promised. Exits with 1 if a
+    measured value differs from the predicted one. Controls of signals are random channels (--seed), those of MLPs other
+    writers of the nearest norms.
+
+    It says first how long it will take. What has the largest influence is removed first: Ctrl-C ends it, shows what is
+    finished, and exits with 130.
+
+    Examples:
+
+        keyhole verify mary.json
+
+        keyhole verify mary.json --mode chain
+
+        keyhole verify mary.json --mode global --draws 10 --json
+
+        keyhole verify mary.json --sides-only --backups
+    """
+    from keyhole.circuits.files import load_circuit
+    from keyhole.faithfulness.verification import verify as verify_circuit
+
+    circuit = load_circuit(file)
+    loaded = load_model(model_named(circuit, model), revision, dtype, device)
+    with show.paced_bar("Verifying", every=15.0) as progress:
+        result = verify_circuit(
+            circuit,
+            loaded,
+            mode=mode,
+            draws=draws,
+            edges=not sides_only,
+            seed=seed,
+            progress=progress,
+        )
+    joint = _joint(circuit, loaded, seed) if backups and not result.stopped else None
+    if json:
+        show.as_json(result.record() | ({} if joint is None else {"backups": joint.record()}))
+    else:
+        _show(circuit, result, top)
+        if joint is not None:
+            show.plain(
+                f"\nBackups: what does the answer lose without a head and those that take over?\n{joint.verdict}"
+            )
+            table(*joint.joint_cells)
+    stopped = result.stopped or (joint is not None and joint.stopped)
+    raise typer.Exit(130 if stopped else 0 if result.agrees else 1)
+
+
+def _show(circuit: Circuit, result: Verification, top: int) -> None:
+    """Both parts, each under its name; causes with a table."""
+    from keyhole.faithfulness.causes import CELLS, arithmetic_lines, causes_lines, shown_rows, table_cells, units_line
+
+    show.plain("\n".join([*arithmetic_lines(result), ""]))
+    heading, *lines = causes_lines(result)
+    show.plain(heading)
+    rows = shown_rows(result, top)
+    if rows:
+        show.table(CELLS, table_cells(circuit, result, rows))
+        every = len(result.causes.ranked) or len(result.rows)
+        show.rich(f"{len(rows)} of {every} removals. {units_line(circuit, rows)}", style="dim")
+    show.plain("\n".join(lines))
+
+
+def _joint(circuit: Circuit, model: Model, seed: int) -> Backups:
+    """Heads removed with their backups, at the usual baseline."""
+    from keyhole.faithfulness.backups import PairSettings
+    from keyhole.faithfulness.backups import backups as measure
+
+    with show.paced_bar("Removing pairs", every=15.0) as progress:
+        return measure(circuit, model, settings=PairSettings(seed=seed), progress=progress)
+
+
+def model_named(circuit: Circuit, given: str | None) -> str | None:
+    """The model that a circuit names, unless another place to load it from is given."""
+    from keyhole.models.organism import source_named
+
+    return source_named(str(circuit.model.get("name"))) if given is None else given
+
+
+# The command that removes heads in pairs: which heads take over when another is gone?
+
+
+def backups(
+    file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
+    model: CircuitModelOption = None,
+    first: Annotated[
+        int, typer.Option(min=1, help="How many of the circuit's heads are removed first, by influence.")
+    ] = 8,
+    heads: Annotated[
+        list[str] | None, typer.Option("--head", help="This head instead, such as 3.6; repeatable.")
+    ] = None,
+    draws: Annotated[int, typer.Option(min=20, help="Random pairs to compare with.")] = 1000,
+    like: LikeOption = None,
+    counterfactual: CounterfactualOption = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which heads take over when another is removed? Heads are removed in pairs, compared with random pairs.
+
+    A head whose effect grows once another is gone is its backup: it wakes (it writes something else), counts more (it
+    writes the same), or holds the answer back less. A removed head writes its baseline at all tokens (--like,
+    --counterfactual). Heads with backups are removed together with them. In each head, what the softmax hands to other
+    keys is predicted and measured.
+
+    It says first how long it will take. Ctrl-C ends it, shows the heads that are finished, and exits with 130.
+
+    Examples:
+
+        keyhole backups mary.json
+
+        keyhole backups mary.json --like ioi.jsonl --first 4 --out backups.html
+
+        keyhole backups mary.json --head 3.6 --like resting
+    """
+    places, named = require_places(out), tuple(read_head(text) for text in heads or [])
+    baseline = baseline_of(like, counterfactual)
+    from keyhole.circuits.files import load_circuit
+
+    circuit = load_circuit(file)
+    loaded = load_model(model_named(circuit, model), revision, dtype, device)
+    from keyhole.faithfulness.backups import PairSettings
+    from keyhole.faithfulness.backups import backups as measure
+
+    settings = PairSettings(first=first, named=named, draws=draws, seed=seed)
+    with show.paced_bar("Removing pairs", every=15.0) as progress:
+        result = measure(circuit, loaded, settings=settings, progress=progress, **baseline)
+    answer(result, places, lambda: _show_backups(result), json=json)
+    if result.stopped is not None:
+        raise typer.Exit(130)
+
+
+def _show_backups(result: Backups) -> None:
+    show.plain(result.summary + "\n")
+    table(*result.cells)
+    columns, rows = result.joint_cells
+    if rows:
+        show.plain("A head removed alone, with its backups, and with as many random heads:")
+        table(columns, rows)

@@ -1,0 +1,199 @@
+"""Commands that ask where a signal fires, and which dictionary features are near.
+
+The command that looks for a signal elsewhere: in which texts does it fire?
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.brief import Head
+from keyhole.cli.options import (
+    CircuitModelOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    load_model,
+)
+from keyhole.cli.verify import model_named
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+    from keyhole.features.sae import Nearest
+    from keyhole.models.model import Model
+    from keyhole.naming.explain.candidates import Lens
+    from keyhole.naming.subjects.subject import Shown, Subject
+
+COLUMNS = (">value", ">attention", "src", "dest", "text")
+
+
+def where(
+    what: Annotated[
+        str,
+        typer.Argument(help="A head 3.1, channel 3.1:4 (3.1:4- its opposite), edge mary.json#12, feature f.json#0."),
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
+    ] = None,
+    model: ModelOption = None,
+    top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
+    tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
+    length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
+    lens: Annotated[
+        bool, typer.Option("--lens", help="Tell which tokens' embeddings and unembeddings its directions are near to.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
+
+    Each text has its two tokens marked: [[dest]] attends to ((src)). The value of a signal or channel is the product of
+    what dest asks and what src offers, both positive; that of a head, how many times more than uniform it attends. A
+    circuit's edges are numbered from 0, as its file has them. Without --corpus the organism reads text of its tasks,
+    and other models the English prose that `make .cache/prose.txt` fetches.
+
+    Examples:
+
+        keyhole where 3.1
+
+        keyhole where 3.1:0 --corpus texts.txt --top 5
+
+        keyhole where mary.json#12 --json
+
+        keyhole where features.json#3
+
+        keyhole where 3.1:0 --lens
+    """
+    from keyhole.naming.corpus.gather import where as find
+    from keyhole.naming.subjects.stored import read_what
+
+    loaded = load_model(_model_of(what, model), revision, dtype, device)
+    sought = read_what(loaded, what)
+    near = _lens(loaded, sought) if lens else None
+    with show.progress_bar("Reading") as progress:
+        found = find(loaded, sought, corpus, top=top, length=length, tokens=tokens, seed=seed, progress=progress)
+    if json:
+        show.as_json({**asdict(found), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
+        return
+    if near is not None:
+        show.plain(f"{near}\n")
+    show.plain(f"{found.what} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
+    if not found.shown:
+        show.plain("it fires nowhere: no pair of tokens has two positive values.")
+        return
+    show.table(COLUMNS, [_row(one) for one in found.shown])
+
+
+def _lens(model: Model, sought: Subject | Head) -> Lens:
+    from keyhole.naming.explain.candidates import lens
+
+    if isinstance(sought, tuple):
+        raise KeyholeError("--lens is of one channel (3.1:4), edge (mary.json#12) or feature, not of a whole head.")
+    return lens(model, sought)
+
+
+def _row(one: Shown) -> tuple[str, ...]:
+    from keyhole.naming.attached import marked_text
+
+    src, dest = (f"{at}:{one.tokens[at].strip() or repr(one.tokens[at])}" for at in (one.src, one.dest))
+    return f"{one.value:.3g}", f"{one.attention:.3f}", src, dest, marked_text(one)
+
+
+def _model_of(what: str, given: str | None) -> str | None:
+    """The model that a circuit or features name, unless another place to load it from is given."""
+    if given is not None or "#" not in what:
+        return given
+    from keyhole.models.organism import source_named
+    from keyhole.naming.subjects.stored import made_by
+
+    return source_named((made_by(what) or {}).get("name"))
+
+
+# The command that holds signals against a sparse autoencoder: which of its features are they made of?
+
+
+def features(
+    circuit: Annotated[str, typer.Argument(help="A circuit file, or one of its edges: mary.json#12.")],
+    sae: Annotated[
+        Path,
+        typer.Option(help="The autoencoder's weights: .safetensors of SAELens or sparsify, Gemma Scope's .npz, ..."),
+    ],
+    top: Annotated[int, typer.Option(min=1, help="Features of an edge.")] = 10,
+    edges: Annotated[int, typer.Option(min=1, help="Without an edge: the strongest so many signals.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of the random directions.")] = 0,
+    model: CircuitModelOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which features of a sparse autoencoder are a circuit's signals made of?
+
+    A signal is the part of what its writer wrote that lies in the channels of the head it ends at. Nearest features by
+    cosine; how much of the signal the best ones span together; beside each, what as many random directions reach. The
+    autoencoder should be one of the residual stream near the writer's layer.
+
+    Examples:
+
+        keyhole features mary.json --sae sae_weights.safetensors
+
+        keyhole features mary.json#12 --sae sae_weights.safetensors --top 20
+    """
+    from keyhole.circuits.files import load_circuit
+    from keyhole.features.sae import edge_vector, nearest_features, read_dictionary, signal_numbers
+
+    path, number = _edge(circuit)
+    read = load_circuit(path)
+    loaded = load_model(model_named(read, model), revision, dtype, device)
+    decoder = read_dictionary(sae, loaded.dims.d_model)
+    numbers = signal_numbers(read)[:edges] if number is None else [number]
+    if not numbers:
+        raise KeyholeError(f"{path} has no signals into heads that are written somewhere.")
+    found = {i: nearest_features(edge_vector(read, i, loaded), decoder, top=top, seed=seed) for i in numbers}
+    if json:
+        show.as_json({"edges": [{"edge": i, **asdict(one), "share": one.share} for i, one in found.items()]})
+        return
+    for i in numbers if number is not None else []:
+        show.plain(f"edge {i}, {_label(read, i)}\n{found[i]}")
+    if number is None:
+        show.table(*_table(read, found))
+
+
+def _edge(text: str) -> tuple[str, int | None]:
+    path, sharp, number = text.rpartition("#")
+    if not sharp:
+        return text, None
+    if not number.isdigit():
+        raise KeyholeError(f"an edge is named by its number, as in mary.json#12, not by {number!r}.")
+    return path, int(number)
+
+
+def _label(circuit: Circuit, number: int) -> str:
+    from keyhole.circuits.text import node_label
+
+    edge = circuit.edges[number]
+    ends = [node_label(circuit.nodes[i], circuit.tokens) for i in (edge.source, edge.target)]
+    return f"{ends[0]} -> {ends[1]} {edge.side}"
+
+
+def _table(circuit: Circuit, found: dict[int, Nearest]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    columns = (">edge", "signal", ">feature", ">cosine", ">random", ">share", ">random")
+    return columns, [
+        (
+            *(str(i), _label(circuit, i), str(one.features[0].index)),
+            *(f"{one.features[0].cosine:+.3f}", f"{one.random_cosine:.3f}"),
+            *(f"{one.share:.0%}", f"{one.random_share:.0%}"),
+        )
+        for i, one in found.items()
+    ]

@@ -1,1 +1,0 @@
-"""Which subspaces does a contrast live in, which of them are real, and in which heads?"""

@@ -1,1 +1,0 @@
-"""Which contrasts are made of the built-in tasks?"""

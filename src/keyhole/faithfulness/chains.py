@@ -1,0 +1,239 @@
+"""Do MLPs' causes hold, and do they matter to what reads the MLP? Removed in the model's own pass, beside controls.
+
+`exact`   causes are taken from what the MLP reads: what is left of its write is predicted
+`chain`   the change of its write from that pass is put into one reader, and nothing else: into the channels of a
+          firing's signal, into what the next MLP reads, or into the last residual stream. The firing's weight and what
+          is left of the next MLP's write are predicted; the answer is not, for the last norm moves
+`global`  everything downstream is free: nothing is predicted, and other paths may make up for it
+
+Controls take other writers of the nearest norms from the same MLP, and go the same way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.circuit import Circuit, Edge, TracedMlp
+from keyhole.faithfulness.removals import Removal, Row
+from keyhole.intervene.mlp_causes import Claim, left_agrees, left_tolerance
+from keyhole.intervene.removal import Cut, Metric, Mode, head_edit, predicted, vector_delta
+from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
+from keyhole.tracing.mlp_influence import ReadMlp, read_mlps
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+
+def mlp_removals(circuit: Circuit, run: "Run", metric: Metric, *, mode: Mode, draws: int) -> list[Removal]:
+    """Of every MLP that a circuit explains: its causes; by "chain", seen by one reader after the other."""
+    if mode == "local" or (not circuit.mlps and mode != "chain"):
+        return []
+    reads = read_mlps(circuit, run)
+    claims = {one.node: _claim(circuit, one, reads[one.node]) for one in circuit.mlps}
+    told = _Told(circuit, run, metric, claims, draws)
+    if mode == "chain":
+        return [_chain(told, edge) for edge in told.edges]
+    return [_without_causes(told, one, free=mode == "global") for one in circuit.mlps]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A circuit with what it says of its MLPs."""
+
+    circuit: Circuit
+    run: "Run"
+    metric: Metric
+    claims: dict[int, Claim]
+    draws: int
+
+    @cached_property
+    def edges(self) -> list[int]:
+        """From an explained MLP into what reads it: signals, MLPs and the answer; values, which are linear, apart."""
+        found = enumerate(self.circuit.edges)
+        return [i for i, e in found if e.source in self.claims and e.side != "value" and self._explained(e)]
+
+    def _explained(self, edge: Edge) -> bool:
+        return edge.side != "mlp" or edge.target in self.claims
+
+    @cached_property
+    def changes(self) -> dict[int, list[Float[Tensor, "d_model"]]]:
+        """Of MLPs that were run without their causes: how their writes changed, then by controls. See `changes_of`."""
+        return {}
+
+    def changes_of(self, node: int) -> list[Float[Tensor, "d_model"]]:
+        """How an MLP's write changes without its causes, then without as many others; run once for all its readers."""
+        if node not in self.changes:
+            copies = self.claims[node].removals(self.draws)
+            ran = rerun_each(self.run, copies, all_logits=self.metric.end != len(self.run) - 1)
+            found = {i: _gone(self, node, i, result, at) for i, result, at in ran}
+            self.changes[node] = [found[i].change for i in range(len(copies))]
+        return self.changes[node]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of a reader in one copy."""
+
+    after: float
+    metric: float
+    predicted: float = nan
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """One MLP without its causes, or without other writers."""
+
+    share: float  # of its write that is left
+    change: Float[Tensor, "d_model"]  # of its write
+    metric: float
+    seen: dict[int, _Seen]  # by edge, everything downstream free
+
+
+def _claim(circuit: Circuit, one: TracedMlp, read: ReadMlp) -> Claim:
+    """As the circuit says it."""
+    named = [circuit.nodes[i] for i in one.causes]
+    written = tuple(node.writer for node in named if node.kind != "mlp_offset")
+    return Claim(read.place, read.direction, written, len(written) < len(named))
+
+
+def _without_causes(told: _Told, one: TracedMlp, *, free: bool) -> Removal:
+    """An MLP without its causes first, then without as many others."""
+
+    def rows(gone: Sequence[_Gone]) -> list[Row]:
+        itself = _causes_row(told, one, gone)
+        if not free:
+            return [itself]
+        edges = [edge for edge in told.edges if told.circuit.edges[edge].source == one.node]
+        return [replace(itself, agrees=None), *(_row(told, edge, [g.seen[edge] for g in gone]) for edge in edges)]
+
+    return Removal(
+        influence=told.circuit.influence[one.node],
+        copies=lambda: told.claims[one.node].removals(told.draws),
+        see=lambda k, result, copy: _gone(told, one.node, k, result, copy, free=free),
+        rows=rows,
+    )
+
+
+def _gone(told: _Told, node: int, removal: int, result: Rerun, copy: int, *, free: bool = False) -> _Gone:
+    claim = told.claims[node]
+    left = claim.left(result, copy, removal)
+    answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
+    edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
+    seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
+    change = left - claim.place.own[0]
+    return _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
+
+
+def _free(told: _Told, index: int, result: Rerun, copy: int, answer: float) -> float:
+    """A reader when everything downstream is free: a firing's attention, another MLP's write, the answer."""
+    edge = told.circuit.edges[index]
+    if edge.side == "target":
+        return answer
+    node = told.circuit.nodes[edge.target]
+    assert node.layer is not None
+    if edge.side == "mlp":
+        claim = told.claims[edge.target]
+        wrote = result.mlp_write(told.run, copy, node.layer)[node.dest]
+        return float(wrote.to(claim.direction) @ claim.direction) / claim.value
+    assert node.head is not None
+    return float(result.weights(told.run, copy, node.layer, node.head)[node.dest, node.src])
+
+
+def _chain(told: _Told, index: int) -> Removal:
+    """The change of an MLP's write put into one of its readers alone."""
+    edge = told.circuit.edges[index]
+    expected: list[float] = []  # of each copy, once they are made
+
+    def copies() -> list[Edits]:
+        puts = [_put(told, index, change) for change in told.changes_of(edge.source)]
+        expected[:] = [value for _, value in puts]
+        return [edits for edits, _ in puts]
+
+    def see(k: int, result: Rerun, copy: int) -> _Seen:
+        answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
+        after = answer
+        if edge.side == "mlp":
+            reader = told.claims[edge.target]
+            after = reader.share(reader.written(result, copy))
+        elif edge.side != "target":
+            after = _free(told, index, result, copy, answer)
+        return _Seen(after, answer, expected[k])
+
+    rank = edge.influence if edge.influence is not None else abs(edge.weight)
+    return Removal(rank, copies, see, lambda seen: [_row(told, index, seen, promised=True)])
+
+
+def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
+    """What puts a change into one reader alone, and what is predicted of it."""
+    circuit, run, edge = told.circuit, told.run, told.circuit.edges[index]
+    node = circuit.nodes[edge.target]
+    if edge.side == "mlp":
+        claim = told.claims[edge.target]
+        left = claim.place.write(claim.place.x + change.to(claim.place.x))[0] @ claim.direction.to(claim.place.x)
+        return Edits(mlps=(claim.edit(-change),)), float(left) / claim.value
+    if edge.side == "dest" or edge.side == "src":
+        assert node.layer is not None and node.head is not None
+        signal = circuit.signal(edge)
+        cut = Cut(node.layer, node.head, node.dest, node.src, (signal,), keys="source")
+        delta = vector_delta(run, cut, change)
+        return Edits(heads=(head_edit(run, cut, delta),)), predicted(run, cut, delta, 1.0)
+    every = torch.zeros_like(run.layers[0].resid, dtype=change.dtype)
+    every[node.dest] = change
+    return Edits(writers=(WriterEdit("mlp", len(run.layers) - 1, every),)), nan
+
+
+def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
+    left, controls = gone[0].share, gone[1:]
+    return Row(
+        node=one.node,
+        side="mlp",
+        edge=None,
+        before=1.0,
+        after=left,
+        predicted=one.left,
+        agrees=left_agrees(left, one.left, told.run.logits.dtype),
+        control_drops=tuple(1 - control.share for control in controls),
+        what="causes",
+        tolerance=left_tolerance(one.left, told.run.logits.dtype),
+        **_answers(told, [g.metric for g in gone]),
+    )
+
+
+def _row(told: _Told, index: int, seen: Sequence[_Seen], *, promised: bool = False) -> Row:
+    edge = told.circuit.edges[index]
+    before = {"mlp": 1.0, "target": told.metric.of(told.run.logits[told.metric.end])}.get(edge.side)
+    weight = told.circuit.attention[edge.target] if before is None else before
+    assert weight is not None
+    agrees = None
+    if promised and edge.side != "target":
+        agrees = left_agrees(seen[0].after, seen[0].predicted, told.run.logits.dtype)
+    return Row(
+        node=edge.target,
+        side=edge.side,
+        edge=index,
+        before=weight,
+        after=seen[0].after,
+        predicted=seen[0].predicted,
+        agrees=agrees,
+        control_drops=tuple(weight - one.after for one in seen[1:]),
+        what="chain",
+        tolerance=left_tolerance(seen[0].predicted, told.run.logits.dtype),
+        **_answers(told, [one.metric for one in seen]),
+    )
+
+
+def _answers(told: _Told, metrics: Sequence[float]) -> dict[str, Any]:
+    before = told.metric.of(told.run.logits[told.metric.end])
+    return {
+        "metric_before": before,
+        "metric_after": metrics[0],
+        "control_metrics": tuple(metrics[1:]),
+        "norm_ratio": nan,
+        "cosine": nan,
+    }

@@ -1,0 +1,6 @@
+"""Which query-key features tell things apart? From contrasts, without labels, and out of sparse autoencoders.
+
+contrast/   features from contrasts between keys
+discovery/  features without labels
+sae.py      directions of sparse autoencoders, compared with signals
+"""

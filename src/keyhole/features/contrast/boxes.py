@@ -1,0 +1,209 @@
+"""By what does a head find the box of the thing asked about? By its place in the order told, the thing, or the box.
+
+    order     the same queried thing everywhere: its box against the other boxes of the prompt
+    lexical   the same prompt with another thing in the queried box: its box there against its box here
+    reflexive the same prompt with another letter on the queried box: the query, having found it, meets either letter
+
+Queries are the last token of a prompt, keys the letters. All things and letters are one token for the model. They are
+shared out in the order given, so that three contrasts made with the same `things` and `n_boxes` belong together: the
+first `n_boxes` are told, the first half of the others replace the queried one, the second half is asked about in tests.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from keyhole.errors import KeyholeError
+from keyhole.features.contrast.sites import Contrast, Sample, Site, last, role
+from keyhole.models.tokens import one_token_words
+from keyhole.tasks.boxes import boxes, relettered, with_other_thing
+from keyhole.tasks.example import Example
+from keyhole.tasks.words import LETTERS, THINGS
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+class Telling(TypedDict, total=False):
+    """How are the prompts told?"""
+
+    things: Sequence[str]  # default: all that the tasks know
+    wording: str  # "plain", the default, or "instruct"
+    chat: bool  # as messages to a model with a chat template; default: as they are
+
+
+def order_contrast(
+    model: "Model",
+    n: int,
+    *,
+    n_boxes: int = 9,
+    seed: int = 0,
+    query: str | None = None,
+    **how: Unpack[Telling],
+) -> Contrast:
+    """Is the box found by its place in the order told? One thing, always `query`, at every place among the same others.
+
+    Positive: the box of the queried thing; negative: the other boxes of the prompt. Label: its place, "0" first.
+    """
+    words = _share_out(model, n_boxes, how)
+    asked = _told(words, query) or words.told[0]
+    return _right_against_others("boxes by order", model, words.examples(n, seed, asked), how)
+
+
+def lexical_contrast(
+    model: "Model",
+    n: int,
+    *,
+    cross: bool = False,
+    n_boxes: int = 9,
+    seed: int = 0,
+    query: str | None = None,
+    **how: Unpack[Telling],
+) -> Contrast:
+    """Is the box found by the thing in it? Each prompt beside its copy with another thing in the queried box.
+
+    Positive: the query and the right box of the prompt. Negative: the right box of the copy, which stands at the same
+    place and has the same letter, met by the copy's own query or, with `cross`, by the prompt's. The queried thing is
+    any of those told, or always `query`. Label: the queried thing. Prompts 2i and 2i + 1 are a pair.
+    """
+    words = _share_out(model, n_boxes, how)
+    asked = _told(words, query)
+    if not words.spare:
+        raise KeyholeError(_too_few(model, "things", len(words.told), n_boxes + 1))
+    examples = words.examples(n, seed, asked)
+    rng = random.Random(seed)
+    copies = [with_other_thing(example, rng.choice(words.spare)) for example in examples]
+    name = "boxes by thing, crossed" if cross else "boxes by thing"
+    return _against_copies(name, model, examples, copies, label="QUERY", cross=cross, how=how)
+
+
+def reflexive_contrast(
+    model: "Model",
+    n: int,
+    *,
+    n_boxes: int = 8,
+    seed: int = 0,
+    query: str | None = None,
+    **how: Unpack[Telling],
+) -> Contrast:
+    """Is the box found by its own letter? Each prompt beside its copy with another letter on the queried box.
+
+    Positive: the right box of the prompt. Negative: that of the copy, at the same place with the same thing in it, met
+    by the prompt's query; only a query that has found the letter before tells them apart. (Met by its own query, as in
+    `lexical_contrast`, it would be one more positive.) Label: the letter. Prompts 2i and 2i + 1 are a pair.
+    """
+    words = _share_out(model, n_boxes, how)
+    if len(words.letters) == n_boxes:
+        raise KeyholeError(_too_few(model, "letters", n_boxes, n_boxes + 1))
+    examples = words.examples(n, seed, _told(words, query))
+    rng = random.Random(seed)
+    copies = []
+    for example in examples:
+        used = {example.word(f"box_{i}") for i in range(n_boxes)}
+        copies.append(relettered(example, rng.choice([letter for letter in words.letters if letter not in used])))
+    return _against_copies("boxes by letter", model, examples, copies, label="BOX", cross=True, how=how)
+
+
+def _against_copies(
+    name: str,
+    model: "Model",
+    examples: Sequence[Example],
+    copies: Sequence[Example],
+    *,
+    label: str,
+    cross: bool,
+    how: Telling,
+) -> Contrast:
+    """The right box of every prompt against that of its copy, met by the copy's own query or the prompt's."""
+    prompts, samples, chat = [], [], how.get("chat", False)
+    for number, (example, copy) in enumerate(zip(examples, copies, strict=True)):
+        here, there = 2 * number, 2 * number + 1
+        pair = [one.in_chat(model) if chat else one for one in (example, copy)]
+        prompts += [one.text for one in pair]
+        samples.append(
+            Sample(
+                Site(last(), here),
+                positive=(Site(role(pair[0], "BOX"), here),),
+                negative=(Site(role(pair[1], "BOX"), there),),
+                negative_query=None if cross else Site(last(), there),
+                label=example.word(label),
+                group=str(number),
+            )
+        )
+    return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)
+
+
+def boxes_test(
+    model: "Model",
+    n: int,
+    *,
+    n_boxes: int = 9,
+    seed: int = 1,
+    **how: Unpack[Telling],
+) -> Contrast:
+    """Do order and lexical features hold for things they were not made from? Unseen things are asked about.
+
+    Positive: the right box; negative: the other boxes of the prompt. Label: the place of the right box.
+    """
+    words = _share_out(model, n_boxes, how)
+    if not words.unseen:
+        raise KeyholeError(_too_few(model, "things", len(words.told) + len(words.spare), n_boxes + 2))
+    rng = random.Random(seed)
+    asked = rng.choices(words.unseen, k=n)
+    examples = [example for query in asked for example in words.examples(1, rng.getrandbits(48), query)]
+    return _right_against_others("boxes of unseen things", model, examples, how)
+
+
+# -- words and sites ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Words:
+    told: tuple[str, ...]  # in the boxes of every prompt that features are made from
+    spare: tuple[str, ...]  # replace the queried one in lexical contrasts
+    unseen: tuple[str, ...]  # asked about in tests only
+    letters: tuple[str, ...]
+    prompts: dict[str, Any]  # how many boxes, in which words
+
+    def examples(self, n: int, seed: int, query: str | None) -> list[Example]:
+        return boxes(n, seed, held_out=None, query=query, things=self.told, letters=self.letters, **self.prompts)
+
+
+def _share_out(model: "Model", n_boxes: int, how: Telling) -> _Words:
+    usable = tuple(dict.fromkeys(one_token_words(model, how.get("things", THINGS))))
+    letters = tuple(one_token_words(model, LETTERS))
+    for what, words in (("things", usable), ("letters", letters)):
+        if len(words) < n_boxes:
+            raise KeyholeError(_too_few(model, what, len(words), n_boxes))
+    middle = n_boxes + (len(usable) - n_boxes + 1) // 2
+    prompts = {"n_boxes": n_boxes, "wording": how.get("wording", "plain")}
+    return _Words(usable[:n_boxes], usable[n_boxes:middle], usable[middle:], letters, prompts)
+
+
+def _too_few(model: "Model", what: str, found: int, needed: int) -> str:
+    advice = "give more things, or ask for fewer boxes" if what == "things" else "ask for fewer boxes"
+    return f"only {found} of the {what} are one token for {model.name}, and this contrast needs {needed}: {advice}."
+
+
+def _told(words: _Words, query: str | None) -> str | None:
+    if query is not None and query not in words.told:
+        raise KeyholeError(f"the query is one of the things told ({', '.join(words.told)}), not {query!r}.")
+    return query
+
+
+def _right_against_others(name: str, model: "Model", examples: Sequence[Example], how: Telling) -> Contrast:
+    chat = how.get("chat", False)
+    return Contrast.from_roles(
+        name,
+        [example.in_chat(model) for example in examples] if chat else examples,
+        positive="BOX",
+        negative="box_*",
+        label=_place_told,
+        bos=False if chat else None,
+    )
+
+
+def _place_told(example: Example) -> str:
+    letters = [spot for name, spot in example.roles.items() if name.startswith("box_")]  # in the order told
+    return str(letters.index(example.roles["BOX"]))

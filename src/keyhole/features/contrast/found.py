@@ -1,0 +1,149 @@
+"""What does one contrast find? Every head, by how much of the held-out gap its feature explains, ready to be tested.
+
+    found = model.contrast(Contrast.from_roles("box", boxes(160), positive="BOX", negative="box_*"))
+    best = found.heads[0]      best.share of the gap, best.p, best.rank
+    best.swap()                does attention follow the feature? best.answers(): does the answer?
+
+A thin layer over `study`, which tells several features at once and how heads were selected.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keyhole.brief import Head, head_name
+from keyhole.errors import KeyholeError
+from keyhole.features.contrast import report
+from keyhole.features.contrast.alternatives import NoFeature
+from keyhole.features.contrast.attribution import Attribution, attribute
+from keyhole.features.contrast.finding import Feature
+from keyhole.features.contrast.moves import Effect
+from keyhole.features.contrast.ranking import HeadScore
+from keyhole.features.contrast.sites import Contrast
+from keyhole.features.contrast.studies import Study, StudySettings, study
+from keyhole.features.contrast.swaps import AnswerEffects, answer_effects, key_bases
+from keyhole.files import json_text, write_at_once
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundHead:
+    """One head, with the feature that the contrast has there. Numbers are of samples that did not make it."""
+
+    score: HeadScore  # how much of the gap its feature explains
+    study: Study = field(repr=False)  # that it was found in
+
+    @property
+    def head(self) -> Head:
+        """Layer and head."""
+        return self.score.head
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the feature; 0: nothing exceeds what permuted labels give."""
+        return self.score.rank
+
+    @property
+    def gap(self) -> float:
+        """Held-out logits of positive keys minus those of negative ones."""
+        return self.score.gap
+
+    @property
+    def share(self) -> float:
+        """How much of the gap passes through the feature."""
+        return self.score.share
+
+    @property
+    def p(self) -> float:
+        """Of the explained gap, corrected over all heads."""
+        return self.score.p_corrected
+
+    @property
+    def feature(self) -> Feature:
+        """Its subspaces of query and key space."""
+        return self.study.of(self.head)[0]
+
+    def swap(self) -> Effect:
+        """Does attention follow the feature, when its coordinates change places between two keys?"""
+        if self.head not in self.study.swaps:
+            raise KeyholeError(
+                "positive and negative keys stand in different prompts, so nothing can be swapped: give "
+                "model.contrast a test whose keys stand together."
+            )
+        return next(effect for effect in self.study.swaps[self.head] if effect.name == self.feature.name)
+
+    def answers(self, samples: int = 32) -> AnswerEffects:
+        """Does the answer follow it? The same swap in the model's own forward pass, in some of the test prompts."""
+        bases = {self.head: key_bases([self.feature])}
+        made = self.study
+        return answer_effects(made.test, bases, half=made.half, samples=samples, seed=made.settings.seed)
+
+    def attribute(self, run: "Run", dest: int | str = -1) -> Attribution:
+        """How much of a row of this head's logits goes through the feature? An exact split."""
+        return attribute(run, [self.feature], dest, frame=self.study.test.frame)
+
+    def __repr__(self) -> str:
+        told = f"gap {self.gap:.2f}, share {self.share:.2f}, p {self.p:.3f}"
+        return f"<FoundHead {head_name(self.head)}: rank {self.rank}, {told}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What one contrast found in a model. Made by `model.contrast`."""
+
+    study: Study  # all that was measured
+
+    @property
+    def name(self) -> str:
+        """Of the contrast."""
+        return next(iter(self.study.features))
+
+    @cached_property
+    def heads(self) -> tuple[FoundHead, ...]:
+        """Every head, by how much of the held-out gap its feature explains."""
+        return tuple(FoundHead(score, self.study) for score in self.study.ranking[self.name])
+
+    @property
+    def no_feature(self) -> tuple[NoFeature, ...]:
+        """Selected heads without a feature: why, and what other settings give there."""
+        return self.study.no_feature
+
+    def save(self, path: str | Path) -> None:
+        """Write every head and every number as JSON, as `keyhole contrast --out` does."""
+        write_at_once(path, json_text(report.record(self.study)) + "\n")
+
+    def draw(self, folder: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
+        """Draw interventions, and spectra, embeddings and attributions of the heads that look at the right keys.
+
+        Each is written as each of the `kinds`: png, svg, pdf. A picture that cannot be made (of a head without a
+        feature) is left out, and the log says why.
+        """
+        from keyhole.features.contrast.study_figures import draw_study
+
+        written, notes = draw_study(self.study, Path(folder), kinds=kinds)
+        for note in notes:
+            _log.warning("no picture: %s", note)
+        return written
+
+    def __repr__(self) -> str:
+        first = f"the first {self.heads[0]!r}" if any(head.rank for head in self.heads) else "none with a feature"
+        return f"<Found {self.name!r} in {self.study.model}: {len(self.heads)} heads, {first}>"
+
+    def __str__(self) -> str:
+        return report.ranking_text(self.study, self.name)
+
+
+def find_heads(
+    model: "Model", contrast: Contrast, test: Contrast | None = None, settings: StudySettings | None = None
+) -> Found:
+    """Study one contrast, and leave the edited prompts to `FoundHead.answers`."""
+    settings = replace(settings or StudySettings(), answers=0)
+    return Found(study(model, {contrast.name: contrast}, test, settings=settings))

@@ -1,0 +1,169 @@
+"""Contrasts of lists by category, ranks against the number of entities, and what makes up a built-in study.
+
+By what does a head find the items of the kind asked for? A contrast per category: its items against the others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+from keyhole.brief import Head
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
+from keyhole.features.contrast.collect import collect
+from keyhole.features.contrast.finding import find_features
+from keyhole.features.contrast.sites import Contrast
+from keyhole.progress import Progress
+from keyhole.tasks.example import Example
+from keyhole.tasks.lists import lists
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+Categories = Sequence[str] | Mapping[str, Sequence[str]]  # built-in ones by name, or any with their items
+FIVE = ("animals", "fruits", "liquids", "vehicles", "countries")
+
+
+def lists_contrast(
+    model: "Model",
+    n: int,
+    *,
+    seed: int = 0,
+    wording: str = "plain",
+    per_category: int = 2,
+    categories: Categories = FIVE,
+    chat: bool = False,
+) -> Contrast:
+    """Are items found by their category? Lists with `per_category` items of each, shuffled; categories asked in turn.
+
+    Query: the last token. Positive: the items of the asked category; negative: all others; an item of several tokens
+    is its last one. Label: the asked category. The published setting is five per category, `wording="instruct"` and
+    `chat=True`; the organism knows lists of up to twelve items.
+    """
+    examples = _in_turn(n, seed, wording=wording, per_category=per_category, categories=categories, held_out=False)
+    return _asked_against_others("lists by category", model, examples, chat=chat)
+
+
+def lists_test(
+    model: "Model",
+    n: int,
+    *,
+    seed: int = 1,
+    wording: str = "plain",
+    per_category: int = 2,
+    categories: Categories = FIVE,
+    chat: bool = False,
+) -> Contrast:
+    """Do category features hold for lists they were not made from? The asked items never stood together there."""
+    examples = _in_turn(n, seed, wording=wording, per_category=per_category, categories=categories, held_out=True)
+    return _asked_against_others("lists of unseen sets", model, examples, chat=chat)
+
+
+def _in_turn(
+    n: int, seed: int, *, wording: str, per_category: int, categories: Categories, held_out: bool
+) -> list[Example]:
+    # Asked at random, a category with few held-out sets would hardly ever be asked about in tests.
+    if n < 1 or not categories:
+        raise KeyholeError(f"a contrast needs prompts and categories, not {n} of {len(categories)}.")
+    columns = [
+        lists(
+            -(-n // len(categories)),
+            seed * len(categories) + order,
+            held_out=held_out,
+            category=category,
+            per_category=per_category,
+            categories=categories,
+            wording=wording,
+        )
+        for order, category in enumerate(categories)
+    ]
+    return list(chain.from_iterable(zip(*columns, strict=True)))[:n]
+
+
+def _asked_against_others(name: str, model: "Model", examples: Sequence[Example], *, chat: bool) -> Contrast:
+    return Contrast.from_roles(
+        name,
+        [example.in_chat(model) for example in examples] if chat else examples,
+        positive=lambda example: f"{example.word('CATEGORY')}_*",
+        negative="item_*",
+        label="CATEGORY",
+        bos=False if chat else None,
+    )
+
+
+# Does a feature's rank grow with the number of entities? The same contrast with two, three, ... of them.
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One head's ranks with so many entities."""
+
+    head: Head
+    entities: int
+    energy: int
+    null: int
+    halves: int
+
+
+def sweep_ranks(
+    model: "Model",
+    make: Callable[[int], Contrast],
+    counts: Sequence[int],
+    heads: Sequence[Head],
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> tuple[RankRow, ...]:
+    """Ranks of some heads for contrasts with each number of entities; `options` as in `collect` and `find_features`."""
+    if not counts or not heads:
+        raise KeyholeError("a sweep needs numbers of entities and heads.")
+    passed = {name: options.pop(name) for name in ("frame", "negatives", "seed") if name in options}
+    rows = []
+    for done, count in enumerate(counts):
+        features = find_features(collect(model, make(count), **passed), **options)
+        if features.null is None or features.halves is None:
+            raise KeyholeError("a sweep tells ranks by permutations: ask for at least one.")
+        for head in heads:
+            at = features.at(head)
+            ranks = (int(table[at]) for table in (features.energy, features.null, features.halves))
+            rows.append(RankRow(head, count, *ranks))
+        if progress is not None:
+            progress(done + 1, len(counts))
+    return tuple(rows)
+
+
+# Which features and tests make up a built-in study? Of boxes by order, thing or letter; of lists by category.
+
+BuiltIn = Literal["boxes", "lists"]
+BoxFeature = Literal["order", "lexical", "both", "reflexive"]
+
+
+def built_in(
+    model: "Model",
+    what: BuiltIn,
+    sizes: tuple[int, int],
+    *,
+    feature: BoxFeature = "both",
+    cross: bool = False,
+    seed: int = 0,
+    how: dict[str, Any] | None = None,
+) -> "tuple[dict[str, Contrast], Contrast]":
+    """The contrasts that make the features, and the one that tests them, of so many prompts each.
+
+    `how` has options of the recipes (wording, chat, n_boxes, per_category); `cross`: see `lexical_contrast`.
+    """
+    require_choice("what", what, BuiltIn)
+    require_choice("feature", feature, BoxFeature)
+    own = how or {}
+    if what == "lists":
+        fit = lists_contrast(model, sizes[0], seed=2 * seed, **own)
+        return {"category": fit}, lists_test(model, sizes[1], seed=2 * seed + 1, **own)
+    fits = {}
+    if feature in ("order", "both"):
+        fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **own)
+    if feature in ("lexical", "both"):
+        fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **own)
+    if feature == "reflexive":
+        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **own)
+    return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **own)

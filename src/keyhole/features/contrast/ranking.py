@@ -1,0 +1,267 @@
+"""Which heads use a feature, which look at the right keys, and does the singular basis know it already?
+
+Which heads use this feature? Every head's held-out logit gap, and how much of it the feature explains.
+
+    gap        E+[scaling q.k] - E-[scaling q.k], of scores before softcap, ALiBi and windows
+    explained  the same with P_U q for q: the part of the gap that goes through the feature
+
+The feature comes from other samples, so under the null the held-out labels may be permuted within each query while the
+feature stays: an exact test, without refitting. p-values are corrected over heads by the largest statistic of each
+permutation; heads are standardised first, because a loud head would otherwise hide the others.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.brief import Head
+from keyhole.errors import KeyholeError
+from keyhole.features.contrast.collect import Collected
+from keyhole.features.contrast.finding import Feature, Features, RankRule, choose
+from keyhole.features.contrast.places import Slots
+from keyhole.features.contrast.subspace import coefficients, permuted_signs, random_bases
+from keyhole.features.contrast.sums import LayerSamples
+from keyhole.models.numbers import exact_matmul
+from keyhole.qk.omega import omega
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+_BLOCK_BYTES = 256e6  # of permuted coefficients held at once
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """One head on held-out samples."""
+
+    head: Head
+    rank: int
+    gap: float
+    explained: float
+    z: float  # explained, in standard deviations of its permutations; NaN for rank 0
+    p: float  # one-sided, of this head alone
+    p_corrected: float  # over all heads
+
+    @property
+    def share(self) -> float:
+        """Explained part of the gap."""
+        return self.explained / self.gap if self.gap else float("nan")
+
+
+def rank_heads(
+    features: Features,
+    test: Collected,
+    *,
+    half: int | None = None,
+    rank: RankRule | int = "null",
+    permutations: int = 1000,
+    seed: int = 0,
+) -> tuple[HeadScore, ...]:
+    """All heads by explained held-out gap, largest first."""
+    if permutations < 1:
+        raise KeyholeError("a ranking needs at least one permutation for its p-values.")
+    if test.frame != features.frame:
+        raise KeyholeError(f"the features are in the frame {features.frame}, the test samples in {test.frame}.")
+    chosen = choose(test, half=half)
+    slots = test.slots.of(chosen)
+    heads, ranks, gaps, through = [], [], [], []
+    for row, layer in enumerate(features.layers):
+        with exact_matmul():
+            kept = test.layer(layer).of(chosen)
+            mine = [features.rank((layer, h), rank) for h in range(kept.q.shape[1])]
+            part = kept.scores(part_of_query(kept, features.U[row], torch.tensor(mine)))
+            gaps.append(kept.scores().flatten(0, 1).cpu())
+            through.append(part.flatten(0, 1).cpu())
+        heads += [(layer, h) for h in range(kept.q.shape[1])]
+        ranks += mine
+    observed = _weighted(slots, slots.sign[None], torch.cat(gaps, dim=1))[0]
+    signs = torch.cat([slots.sign[None], permuted_signs(slots, permutations, seed)])
+    return _scores(heads, ranks, observed, _weighted(slots, signs, torch.cat(through, dim=1)))
+
+
+def _weighted(
+    slots: Slots, signs: Int[Tensor, "draws slots keys"], scores: Float[Tensor, "pairs heads"]
+) -> Float[Tensor, "draws heads"]:
+    """Mean score of positive minus mean score of negative pairs, for every draw of signs; draws in blocks."""
+    made = []
+    for block in torch.split(signs, max(1, int(_BLOCK_BYTES / (8 * slots.sign.numel())))):
+        plus, minus = coefficients(block, slots.weight, "pairs")
+        made.append((plus - minus).flatten(1) @ scores.double())
+    return torch.cat(made)
+
+
+def part_of_query(
+    samples: LayerSamples, U: Float[Tensor, "heads d_head columns"], ranks: Tensor
+) -> Float[Tensor, "slots heads d_head"]:
+    """P_U q of every head, in the scores' own coordinates."""
+    kept = torch.arange(U.shape[-1]) < ranks[:, None]
+    basis = (U * kept[:, None, :]).to(samples.q)
+    part = torch.einsum("nhd,hdr,her->nhe", samples.queries, basis, basis)
+    return part if samples.q_turns is None else samples.q_turns.back(part)
+
+
+def _scores(
+    heads: list[Head],
+    ranks: list[int],
+    gaps: Float[Tensor, "heads"],
+    explained: Float[Tensor, "draws heads"],
+) -> tuple[HeadScore, ...]:
+    """Standardise, compare with the largest of every permutation. Row 0 is the observed one and counts as a draw."""
+    real = torch.tensor(ranks) > 0
+    spread = explained.std(0).clamp_min(1e-300)
+    z = torch.where(real, (explained - explained.mean(0)) / spread, float("-inf"))
+    largest = z.amax(1)
+    p = (explained >= explained[0]).double().mean(0)
+    corrected = (largest[:, None] >= z[0]).double().mean(0)
+    made = [
+        HeadScore(
+            head=head,
+            rank=ranks[i],
+            gap=float(gaps[i]),
+            explained=float(explained[0, i]),
+            z=float(z[0, i]) if real[i] else float("nan"),
+            p=float(p[i]) if real[i] else 1.0,
+            p_corrected=float(corrected[i]) if real[i] else 1.0,
+        )
+        for i, head in enumerate(heads)
+    ]
+    return tuple(sorted(made, key=lambda score: -score.explained))
+
+
+# Does the singular basis already know this feature? A feature's directions, read by the head's channels.
+#
+# A query reads u as x . (W_Q u), a key reads v as x . (W_K v), so the feature spans W_Q U and W_K V in residual
+# space; the head's channels span all that it can read there with orthonormal u_k and v_k. The share of channel k is
+# the mean squared cosine between the feature's span and it; shares sum to one, and a feature that is one channel has
+# one share.
+
+
+@dataclass(frozen=True)
+class ChannelShares:
+    """Which channels of its head a feature lies in, on the query (dest) and on the key (src) side."""
+
+    feature: str
+    head: Head
+    rank: int
+    dest: tuple[float, ...]  # one share per channel, strongest channel first
+    src: tuple[float, ...]
+    dest_random: float  # channels that hold 90 % of a random subspace of the same rank, mean over draws
+    src_random: float
+
+    @property
+    def dest_channels(self) -> int:
+        """How many channels hold 90 % of the feature?"""
+        return _needed(torch.tensor(self.dest))
+
+    @property
+    def src_channels(self) -> int:
+        """How many channels hold 90 % of the feature?"""
+        return _needed(torch.tensor(self.src))
+
+
+def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: int = 0) -> ChannelShares:
+    """Over which channels is a feature spread? Beside random subspaces of query and key space.
+
+    With RoPE, ask for features found in the frame `pre_rope`: channels are directions before rotation.
+    """
+    layer, head = feature.head
+    om = omega(model, layer)
+    with exact_matmul():
+        W_Q, W_K = om.factors()
+        kv = model.weights(layer).kv(head)
+        sides = ((W_Q[head], om.u(head), feature.U), (W_K[kv], om.v(head), feature.V))
+        shares = [_shares(W, channels, basis) for W, channels, basis in sides]
+        random = []
+        for W, channels, basis in sides:
+            drawn = random_bases(basis.shape[0], basis.shape[1], draws, seed)
+            random.append(sum(_needed(_shares(W, channels, one)) for one in drawn) / draws)
+    dest, src = (tuple(share.tolist()) for share in shares)
+    return ChannelShares(feature.name, feature.head, feature.rank, dest, src, *random)
+
+
+def _shares(
+    W: Float[Tensor, "reads d_head"], channels: Float[Tensor, "reads channel"], basis: Float[Tensor, "d_head rank"]
+) -> Float[Tensor, "channel"]:
+    """Mean squared cosine of span(W basis) with every channel."""
+    Q, _ = torch.linalg.qr(W.double() @ basis.to(W.device).double())
+    cosines: Tensor = Q.T @ channels.double()
+    return cosines.square().sum(0) / max(basis.shape[1], 1)
+
+
+def _needed(shares: Float[Tensor, "channel"], share: float = 0.9) -> int:
+    ordered = shares.sort(descending=True).values.cumsum(0)
+    return int((ordered < share * ordered[-1]).sum()) + 1
+
+
+# Which heads look at the right keys? Attention on positive and negative keys, for every head of the one pass.
+
+Rule = Literal["accuracy", "attention", "ratio"]
+
+
+@dataclass(frozen=True)
+class HeadAttention:
+    """Where one head looks, averaged over the samples whose keys stand in their query's prompt."""
+
+    head: Head
+    accuracy: float  # share of queries whose most attended token, of all they see, is a positive key
+    among: float  # the same among the sample's own keys; NaN where no negative stands in a query's prompt
+    positive: float  # mean attention on all positive keys together
+    negative: float
+
+    @property
+    def ratio(self) -> float:
+        """Attention on positive against attention on negative keys; NaN where none stands in the query's prompt."""
+        return self.positive / self.negative if self.negative > 0 else float("nan")
+
+
+def head_attention(collected: Collected, *, half: int | None = None) -> tuple[HeadAttention, ...]:
+    """Every head's attention on the contrast's keys."""
+    chosen = choose(collected, half=half)
+    usable = (collected.slots.together & (collected.slots.sign == 1)).any(1)[chosen]
+    chosen = chosen[usable]
+    if not len(chosen):
+        raise KeyholeError("no query has its positive keys in its own prompt, so there is no attention to measure.")
+    sign = collected.slots.sign[chosen]
+    has_negatives = bool((collected.slots.together[chosen] & (sign == -1)).any())
+    found = []
+    for layer in collected.sums:
+        with exact_matmul():
+            kept = collected.layer(layer).of(chosen)
+            logits = kept.logits()
+            weights = kept.weights(logits)
+            right = (sign == 1).to(logits.device)[..., None]
+            wrong = (sign == -1).to(logits.device)[..., None]
+            best = logits.masked_fill(~right, float("-inf")).amax(1)
+            other = logits.masked_fill(~wrong, float("-inf")).amax(1)
+            columns = (
+                (best > torch.maximum(other, kept.top)).double().mean(0),
+                (best > other).double().mean(0) if has_negatives else torch.full_like(best[0].double(), float("nan")),
+                (weights * right).sum(1).double().mean(0),
+                (weights * wrong).sum(1).double().mean(0),
+            )
+        for head, values in enumerate(torch.stack(columns, dim=1).tolist()):
+            found.append(HeadAttention((layer, head), *values))
+    return tuple(found)
+
+
+def select_heads(
+    table: tuple[HeadAttention, ...], *, by: Rule = "accuracy", at_least: float = 0.3, top: int | None = None
+) -> tuple[HeadAttention, ...]:
+    """The heads that pass, best first.
+
+    `accuracy` (the paper's binding heads, at 30 %) and `attention` (mean attention on positives) take a threshold;
+    `ratio` (its filter heads) ranks those whose attention reaches the keys at all.
+    """
+    if by == "accuracy":
+        passed = sorted((row for row in table if row.accuracy >= at_least), key=lambda row: -row.accuracy)
+    elif by == "attention":
+        passed = sorted((row for row in table if row.positive >= at_least), key=lambda row: -row.positive)
+    elif by == "ratio":
+        awake = [row for row in table if row.positive + row.negative >= at_least and row.negative > 0]
+        passed = sorted(awake, key=lambda row: -row.ratio)
+    else:
+        raise KeyholeError(f"heads are selected by accuracy, attention or ratio, not by {by!r}.")
+    return tuple(passed[:top])

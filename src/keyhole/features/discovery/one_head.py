@@ -1,0 +1,162 @@
+"""Which features does this head of this model match on, and on which tokens do they show?"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.brief import Head, brief
+from keyhole.errors import KeyholeError
+from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.features import Discovery
+from keyhole.features.discovery.keys import Samples, View, attended, each_run, groups_of
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import Prompt
+from keyhole.progress import Progress
+from keyhole.qk.channels import check_head
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+@dataclass(frozen=True)
+class HeadSamples:
+    """Every query of one head that does not rest, with the key it attends to most."""
+
+    __repr__ = brief
+
+    layer: int
+    head: int
+    view: View
+    samples: Samples
+    prompt: Int[Tensor, "samples"]
+    dest: Int[Tensor, "samples"]
+    src: Int[Tensor, "samples"]  # of the most attended key
+    top_key: Float[Tensor, "samples d_head"]
+    query_tokens: tuple[str, ...]
+    key_tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TokenPair:
+    """A query token and the key token it attends to most, over all prompts, as one feature sees them."""
+
+    query: str
+    key: str
+    count: int
+    term: float  # mean of the feature's term on that key minus its term on the rest
+    total: float  # share of the sum of these terms over all samples
+    query_value: float  # mean source values: two negative ones match as well as two positive ones
+    key_value: float
+    prompt: int  # where the term is largest
+    dest: int
+    src: int
+
+
+@dataclass(frozen=True)
+class HeadFeatures:
+    """The discovered features of one head, each with its most telling tokens."""
+
+    __repr__ = brief
+
+    data: HeadSamples
+    found: Discovery
+    pairs: tuple[tuple[TokenPair, ...], ...]  # one row per feature
+
+
+def head_samples(
+    model: "Model",
+    prompts: Sequence[Prompt],
+    head: Head,
+    *,
+    view: View | None = None,
+    bos: bool | None = None,
+    batch: int = 16,
+    progress: Progress | None = None,
+) -> HeadSamples:
+    """What does each query of this head attend to, over many prompts? Linear in the number of tokens."""
+    view = view or View()
+    groups = groups_of(model, prompts, bos)
+    rows: list[tuple[Tensor, ...]] = []
+    queries: list[str] = []
+    keys: list[str] = []
+    scaling = 1.0
+    with exact_matmul():
+        for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
+            layer, index = check_head(run, head)
+            record = run.layer(layer)
+            seen, scaling = attended(record, [index], view), record.rule.scaling
+            at = seen.used[0].nonzero()[:, 0]
+            vectors = [x[0, at].cpu() for x in (seen.q, seen.attended, seen.rest, seen.top_key)]
+            dest, src = at.cpu(), seen.top[0, at].cpu()
+            rows.append((*vectors, torch.full_like(dest, number), dest, src))
+            queries += [run.tokens[t] for t in dest.tolist()]
+            keys += [run.tokens[t] for t in src.tolist()]
+    q, att, rest, top_key, prompt, dest, src = (torch.cat(column) for column in zip(*rows, strict=True))
+    samples = Samples(q, att, rest, groups[prompt], scaling)
+    return HeadSamples(*head, view, samples, prompt, dest, src, top_key, tuple(queries), tuple(keys))
+
+
+def head_features(
+    model: "Model",
+    prompts: Sequence[Prompt],
+    head: Head,
+    *,
+    view: View | None = None,
+    bos: bool | None = None,
+    show: int = 8,
+    progress: Progress | None = None,
+    **options: Any,
+) -> HeadFeatures:
+    """Which features does this head match on, and on which tokens do they show? `options` go to `discover`."""
+    data = head_samples(model, prompts, head, view=view, bos=bos, progress=progress)
+    found = discover(data.samples, **options)
+    return HeadFeatures(data, found, token_pairs(found, data, show=show))
+
+
+def token_pairs(found: Discovery, data: HeadSamples, *, show: int = 8) -> tuple[tuple[TokenPair, ...], ...]:
+    """On which tokens does each feature act? Pairs of equal texts together, those that carry most of its term first."""
+    if show < 1:
+        raise KeyholeError(f"{show} pairs per feature were asked for: give a positive number.")
+    terms = found.split(data.samples.q, data.top_key).terms - found.split(data.samples.q, data.samples.rest).terms
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for i, both in enumerate(zip(data.query_tokens, data.key_tokens, strict=True)):
+        places[both].append(i)
+    values = found.query_sources(data.samples.q), found.key_sources(data.top_key)
+    totals = torch.stack([terms[rows].sum(0) for rows in places.values()])
+    texts = list(places)
+    result = []
+    for j in range(terms.shape[1]):
+        best = totals[:, j].argsort(descending=True)[:show].tolist()
+        pairs = [_pair(texts[b], places[texts[b]], j, terms, values=values, data=data) for b in best]
+        result.append(tuple(pairs))
+    return tuple(result)
+
+
+def _pair(
+    texts: tuple[str, str],
+    rows: list[int],
+    feature: int,
+    terms: Tensor,
+    *,
+    values: tuple[Tensor, Tensor],
+    data: HeadSamples,
+) -> TokenPair:
+    own = terms[rows, feature]
+    example = rows[int(own.argmax())]
+    return TokenPair(
+        query=texts[0],
+        key=texts[1],
+        count=len(rows),
+        term=float(own.mean()),
+        total=float(own.sum() / terms[:, feature].sum()),
+        query_value=float(values[0][rows, feature].mean()),
+        key_value=float(values[1][rows, feature].mean()),
+        prompt=int(data.prompt[example]),
+        dest=int(data.dest[example]),
+        src=int(data.src[example]),
+    )

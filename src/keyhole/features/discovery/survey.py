@@ -1,0 +1,211 @@
+"""Which heads of a model match queries to keys on a few directions? The label-free contrast of every head at once.
+
+    dC = E[q (k_att - k_rest)^T] = U S V^T        over all queries of all prompts, and over two halves of the prompts
+
+Only sums are kept, so memory does not grow with the number or the length of prompts. A direction is real if it comes
+back in the other half: held_out_k = u_k^T dC' v_k with u, v from one half and dC' from the other, near S_k.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.features.contrast.places import split_groups
+from keyhole.features.contrast.subspace import decompose, energy_rank
+from keyhole.features.discovery.discovery import SAMPLES_PER_DIMENSION
+from keyhole.features.discovery.keys import View, attended, each_run, groups_of
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.tokens import Prompt
+from keyhole.progress import Progress
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+
+@dataclass(frozen=True)
+class HeadContrast:
+    """What one head's attention singles out."""
+
+    __repr__ = brief
+
+    layer: int
+    head: int
+    queries: int  # those where the head does not rest
+    U: Float[Tensor, "d_head d_head"]
+    S: Float[Tensor, "d_head"]
+    V: Float[Tensor, "d_head d_head"]
+    rank: int | None  # by energy; None: too few queries for a claim
+    held_out: Float[Tensor, "d_head"]  # mean over both directions of u_k^T dC' v_k
+    agreement: float  # sum of held_out over sum of S of the halves, within the rank: 1 real, 0 noise
+    gap: float  # mean score of what is attended minus that of the rest
+    subspace_share: float  # of the gap of one half, by the subspaces of the other
+    mean_energy: float  # how much of |dC|^2 the averages E[q] E[d]^T alone hold: what is preferred by all queries alike
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Every head of a model over the same prompts."""
+
+    __repr__ = brief
+
+    model: str
+    view: View
+    prompts: int
+    heads: tuple[HeadContrast, ...]
+
+    def head(self, layer: int, head: int) -> HeadContrast:
+        """One of them."""
+        for found in self.heads:
+            if (found.layer, found.head) == (layer, head):
+                return found
+        raise KeyholeError(f"there is no head {layer}.{head} in this survey of {self.model}.")
+
+    @property
+    def ranked(self) -> tuple[HeadContrast, ...]:
+        """Those with a rank, by the gap that the other half confirms."""
+        claimed = [head for head in self.heads if head.rank is not None]
+        return tuple(sorted(claimed, key=lambda head: -head.gap * head.subspace_share))
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Of one half of the prompts: everything a contrast needs, whatever the number of queries."""
+
+    outer: Float[Tensor, "layer head d_head d_head"]
+    query: Float[Tensor, "layer head d_head"]
+    difference: Float[Tensor, "layer head d_head"]
+    count: Float[Tensor, "layer head"]
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        return _Sums(
+            self.outer + other.outer,
+            self.query + other.query,
+            self.difference + other.difference,
+            self.count + other.count,
+        )
+
+    def means(self) -> Tensor:
+        """E[q] E[d]^T."""
+        n = self.count.clamp_min(1)[..., None]
+        return (self.query / n)[..., :, None] * (self.difference / n)[..., None, :]
+
+    def contrast(self, centre: bool) -> Tensor:
+        """E[q d^T], or the covariance."""
+        plain = self.outer / self.count.clamp_min(1)[..., None, None]
+        return plain - self.means() if centre else plain
+
+
+def survey(
+    model: "Model",
+    prompts: Sequence[Prompt],
+    *,
+    view: View | None = None,
+    centre: bool = True,
+    energy: float = 0.99,
+    bos: bool | None = None,
+    batch: int = 16,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Survey:
+    """Which heads match on which directions? One pass over any prompts, all heads.
+
+    `centre` leaves out what the average query prefers. `progress` is told (prompts done, prompts in all).
+    """
+    view = view or View()
+    half = split_groups(groups_of(model, prompts, bos), seed)
+    layers = model.attention_layers
+    sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.hf.device) for _ in range(2)]
+    scaling = torch.zeros(len(layers), dtype=torch.float64)
+    with exact_matmul():
+        for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
+            for i, layer in enumerate(layers):
+                scaling[i] = run.layer(layer).rule.scaling
+                _add(sums[int(half[number])], i, run, layer=layer, view=view)
+    need = SAMPLES_PER_DIMENSION * model.dims.d_head
+    most = int(sums[0].plus(sums[1]).count.max())
+    if most < need:
+        raise KeyholeError(
+            f"no head has more than {most} queries that it does not rest on, but a rank among {model.dims.d_head} "
+            f"dimensions takes {need}: give more or longer prompts."
+        )
+    heads = _heads(sums[0], sums[1], layers, scaling, centre=centre, energy=energy, need=need)
+    return Survey(model.name, view, len(prompts), heads)
+
+
+def _nothing(layers: int, heads: int, d: int, device: torch.device) -> _Sums:
+    shapes = ((layers, heads, d, d), (layers, heads, d), (layers, heads, d), (layers, heads))
+    return _Sums(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes))
+
+
+def _add(sums: _Sums, row: int, run: "Run", *, layer: int, view: View) -> None:
+    """Add one prompt, in place: accumulators of large models are not copied for every prompt."""
+    found = attended(run.layer(layer), range(run.model.dims.heads), view)
+    used = found.used[..., None]
+    q, d = found.q * used, (found.attended - found.rest) * used
+    sums.outer[row] += (q.transpose(1, 2) @ d).to(sums.outer.device)
+    sums.query[row] += q.sum(1).to(sums.query.device)
+    sums.difference[row] += d.sum(1).to(sums.difference.device)
+    sums.count[row] += found.used.sum(1).to(sums.count.device)
+
+
+def _heads(
+    a: _Sums, b: _Sums, layers: list[int], scaling: Tensor, *, centre: bool, energy: float, need: int
+) -> tuple[HeadContrast, ...]:
+    both = a.plus(b)
+    contrast, halves = both.contrast(centre).cpu(), [a.contrast(centre).cpu(), b.contrast(centre).cpu()]
+    plain, means = both.contrast(False).cpu(), both.means().cpu()
+    U, S, V = decompose(contrast)
+    rank = energy_rank(S, energy)
+    held_out, own, share = _crossed(halves, rank, [a.contrast(False).cpu(), b.contrast(False).cpu()])
+    gap = scaling[:, None] * _trace(plain)
+    mean_energy = means.square().sum((-1, -2)) / plain.square().sum((-1, -2))
+    count, within = both.count.cpu(), _within(rank, S.shape[-1])
+    agreement = (held_out * within).sum(-1) / (own * within).sum(-1)
+    return tuple(
+        HeadContrast(
+            layer=layer,
+            head=h,
+            queries=int(count[i, h]),
+            U=U[i, h],
+            S=S[i, h],
+            V=V[i, h],
+            rank=int(rank[i, h]) if count[i, h] >= need else None,
+            held_out=held_out[i, h],
+            agreement=float(agreement[i, h]),
+            gap=float(gap[i, h]),
+            subspace_share=float(share[i, h]),
+            mean_energy=float(mean_energy[i, h]),
+        )
+        for i, layer in enumerate(layers)
+        for h in range(S.shape[1])
+    )
+
+
+def _crossed(halves: list[Tensor], rank: Tensor, plain: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Held-out and own singular values, and the held-out share of the gap in the subspace; mean over directions."""
+    held_out, own, share = [], [], []
+    for this, other in ((0, 1), (1, 0)):
+        U, S, V = decompose(halves[this])
+        held_out.append((U * (halves[other] @ V)).sum(-2))
+        own.append(S)
+        within = _within(rank, S.shape[-1])
+        U, V = U * within[..., None, :], V * within[..., None, :]
+        # E[(U U^T q) . (V V^T d)] = tr(U^T dC V (U^T V)^T), and the whole gap is tr(dC)
+        inside = ((U.mT @ plain[other] @ V) * (U.mT @ V)).sum((-1, -2))
+        share.append(inside / _trace(plain[other]))
+    return torch.stack(held_out).mean(0), torch.stack(own).mean(0), torch.stack(share).mean(0)
+
+
+def _within(rank: Tensor, d: int) -> Tensor:
+    return (torch.arange(d) < rank[..., None]).double()
+
+
+def _trace(x: Tensor) -> Tensor:
+    return x.diagonal(dim1=-2, dim2=-1).sum(-1)

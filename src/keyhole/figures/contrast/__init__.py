@@ -1,1 +1,0 @@
-"""Figures of contrasts and of the payload toy: ranks, clouds, interventions, attributions."""

@@ -1,1 +1,0 @@
-"""How many channels do heads of language models need? Counted over many prompts, against rotated bases."""

@@ -1,0 +1,316 @@
+"""Where does a model come from, and onto which device? The hub, a folder, a file, or another tool.
+
+Which device is meant? One that torch knows and this machine has, or a reason why not.
+"""
+
+import copy
+import socket
+import urllib.request
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import huggingface_hub
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.files import is_file, is_folder, user_path
+from keyhole.models.families import FAMILIES
+from keyhole.models.gguf import Opened, open_gguf, quiet_libraries
+from keyhole.models.model import Model, make_model
+from keyhole.models.numbers import tolerance_of
+from keyhole.models.organism import NAME, folder
+from keyhole.strict import shortened
+
+
+def require_device(device: str | torch.device) -> torch.device:
+    """The device of that name, refused here rather than in the middle of long work."""
+    try:
+        place = torch.device(device)
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        unknown = str(error).startswith("Expected one of")  # followed by two lines of names
+        reason = "torch knows no such device" if unknown else str(error).splitlines()[0].rstrip(".")
+        raise KeyholeError(f"cannot compute on {str(device)!r}: {reason}. Leave it out to use the CPU.") from error
+    if place.type == "meta":
+        raise KeyholeError("cannot compute on 'meta': it holds no numbers. Leave it out to use the CPU.")
+    return place
+
+
+# Which Hugging Face model is inside a neighbour's? That of nnsight or of TransformerLens, told by their attributes.
+#
+# nnsight keeps it as it is (`_module`). TransformerLens' bridge (`original_model`, from version 3 on) puts its own
+# modules between the model's: these are left out in a copy that shares all weights, and has to give the bridge's
+# answer. Older HookedTransformers have none: their weights are folded and centred. Neither package is imported.
+
+Pair = tuple[Any, Any]  # a Hugging Face model and a tokenizer, or none
+_WRAPPED = "_original_component"  # what a module of the bridge stands for
+_IDS = (1, 2, 3, 5, 8)  # a short prompt to compare answers on
+
+
+def unwrapped(source: object) -> Pair:
+    """The pair that `keyhole.load` takes, out of what a neighbour made of it; refused with the reason otherwise."""
+    inside, tokenizer = getattr(source, "_module", None), getattr(source, "tokenizer", None)
+    if isinstance(inside, transformers.PreTrainedModel):
+        if any(parameter.is_meta for parameter in inside.parameters()):
+            raise KeyholeError("this nnsight model has not loaded its weights yet: make it with dispatch=True.")
+        return inside, tokenizer
+    inside = getattr(source, "original_model", None)
+    if isinstance(inside, transformers.PreTrainedModel):
+        return _without_bridges(source, inside), tokenizer
+    kinds = {kind.__name__ for kind in type(source).__mro__}
+    if "HookedTransformer" in kinds:
+        raise KeyholeError(
+            "a HookedTransformer has no Hugging Face model inside, and its weights are folded and centred: give "
+            "keyhole.load the model's name, or a pair (hf_model, tokenizer)."
+        )
+    if isinstance(source, transformers.PreTrainedModel):
+        raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
+    raise KeyholeError(
+        f"a {type(source).__name__} is no model that can be loaded: give a name, a folder, a .gguf file, a pair "
+        "(hf_model, tokenizer), or a model of nnsight or TransformerLens."
+    )
+
+
+def _without_bridges(bridge: Any, inside: Any) -> Any:
+    hf = _plain(inside)
+    ids = torch.tensor([_IDS], device=inside.device)
+    with torch.no_grad():
+        ours, its = (model(ids) for model in (hf, bridge))
+        ours, its = (torch.log_softmax(getattr(out, "logits", out).double(), -1) for out in (ours, its))
+    if not float((ours - its).abs().max()) <= 10 * tolerance_of(inside.dtype) * float(its.abs().max()):
+        raise KeyholeError(
+            "the Hugging Face model inside this bridge does not give the bridge's answers, for its weights were "
+            "changed (enable_compatibility_mode folds them): give keyhole.load the model's name, or a pair (hf_model, "
+            "tokenizer)."
+        )
+    return hf
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """A copy without a neighbour's modules and hooks; weights and buffers are the same tensors."""
+    while isinstance(getattr(module, _WRAPPED, None), nn.Module):
+        module = getattr(module, _WRAPPED)
+    if hasattr(module, "_hf_hook"):
+        raise KeyholeError(
+            "the model inside this bridge is spread over devices or a disk by accelerate, and cannot be taken out: "
+            "give keyhole.load the model's name."
+        )
+    made = copy.copy(module)
+    for name, value in vars(module).items():
+        if "_hooks" in name and isinstance(value, dict):
+            made.__dict__[name] = type(value)()
+    children = module._modules.items()
+    made.__dict__["_modules"] = {name: child if child is None else _plain(child) for name, child in children}
+    return made
+
+
+# Where does a model come from? The organism, the hub, a folder, a GGUF file, or the user's own hands.
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "tekken.json",
+)
+
+# Said, and not left out: of a model that comes with code, transformers would ask on standard input whether to run it.
+_OWN_CODE = {"trust_remote_code": False}
+
+Source = str | Path | tuple[Any, Any]
+
+
+def load(
+    source: Source | object | None = None,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    device: str | torch.device | None = None,
+    device_map: Any = None,
+) -> Model:
+    """Load a model that Keyhole can read.
+
+    Args:
+        source: Nothing (the built-in organism), a hub name such as "gpt2", a local folder, a `.gguf` file, a pair
+            (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens' bridge, whose Hugging Face
+            model is taken.
+        revision: Which revision of a hub model, for checkpoints.
+        dtype: The numbers to compute with: float32 by default, "auto" as the weights are stored. Half precision rounds
+            so coarsely that many models are refused in it.
+        device: Where to put the model, such as "cuda". Default: where it was loaded.
+        device_map: As transformers takes it, for a model that is spread over several devices.
+
+    Returns:
+        A `Model`: `model.run("a prompt")` is what to do with it.
+
+    A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
+    environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
+    """
+    if source is not None and not isinstance(source, str | Path | tuple):
+        source = unwrapped(source)
+    if isinstance(source, tuple):
+        if revision is not None or device_map is not None or dtype != torch.float32:
+            raise KeyholeError("a model in hand is taken as it is: revision, dtype and device_map do not apply.")
+        return _given(source, device)
+    if source is None:
+        path, options = folder(), dict[str, Any]()
+    else:
+        path, options = _resolve(source, revision)
+    if revision is not None and "revision" not in options:
+        raise KeyholeError(f"revision {revision!r} applies to models from the hub, not to {source or 'the organism'}.")
+    name = NAME if source is None else str(source)
+    read = partial(_read, name=name, device_map=device_map)
+    with quiet_libraries():
+        if "gguf_file" in options:
+            _require_gguf()
+            whole_here = device_map is None  # what is spread over devices or disk is not kept
+            hf, tokenizer, problem = open_gguf(path / options["gguf_file"], dtype, read, keep=whole_here)
+        else:
+            hf, tokenizer, problem = read(path, dtype=dtype, **options)
+    return replace(make_model(_placed(hf, device), tokenizer, name), tokenizer_problem=problem)
+
+
+def _read(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Opened:
+    """What transformers finds in a folder, in a GGUF file or on the hub."""
+    return _pretrained(path, name=name, dtype=dtype, device_map=device_map, **options), *_tokenizer(path, options)
+
+
+def _given(pair: tuple[Any, Any], device: Any) -> Model:
+    if len(pair) != 2 or not isinstance(pair[0], transformers.PreTrainedModel):
+        raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
+    hf, tokenizer = pair
+    name = hf.config.name_or_path or type(hf).__name__
+    return make_model(_placed(hf, device), tokenizer, name)
+
+
+def _placed(hf: Any, device: Any) -> Any:
+    """The model on a device, or an error that says why it cannot be there."""
+    try:
+        return hf if device is None else hf.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise KeyholeError(f"cannot put the model on {device!r}: {_first_line(error)}") from error
+
+
+def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, Any]]:
+    """The path or hub name to load from, and what else transformers needs to know."""
+    path = user_path(source)
+    if path.suffix == ".gguf":
+        if not is_file(path):
+            raise KeyholeError(f"there is no file {shortened(str(source))}.")
+        return path.parent, {"gguf_file": path.name}
+    if is_folder(path):
+        _require_no_adapter(path)
+        if not is_file(path / "config.json"):
+            raise KeyholeError(f"the folder {source} is no model: it has no config.json.")
+        return path, {}
+    if is_file(path) or len(path.parts) > 2 or str(source).startswith((".", "~", "/")):
+        raise KeyholeError(f"{shortened(str(source))} is neither a model folder nor a .gguf file.")
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
+    if not _hub_reachable():  # huggingface_hub would retry for half a minute before it looks into its cache
+        options["local_files_only"] = True
+    return str(source), options
+
+
+def _require_no_adapter(folder: Path) -> None:
+    """Refuse an adapter (LoRA) alone: its few weights change those of a base model, which is elsewhere."""
+    if not (folder / "adapter_config.json").is_file():
+        return
+    if not any(folder.glob("model*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+        raise KeyholeError(
+            f"the folder {folder} is an adapter (such as LoRA), not a model: merge it into its base model (peft's "
+            "merge_and_unload), save the result with save_pretrained, and give that folder."
+        )
+
+
+def _require_decoder(config: Any, name: str) -> None:
+    """Refuse encoders by what they are; loaded as a decoder, they would lack weights or attend in one direction."""
+    kind = config.model_type
+    if kind in FAMILIES or not (config.is_encoder_decoder or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES):
+        return
+    described = "encoder-decoder models" if config.is_encoder_decoder else "encoders"
+    raise KeyholeError(
+        f"cannot load {name}: it is of type {kind!r}, and {described} are not supported. Keyhole reads decoders, which "
+        "predict the next token: give one such as gpt2."
+    )
+
+
+def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
+    try:
+        hf, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, device_map=device_map, output_loading_info=True, **_OWN_CODE, **options
+        )
+    except Exception as error:  # transformers raises everything from OSError to RuntimeError here
+        reason = _first_line(error)
+        if "Unrecognized configuration class" in reason:  # transformers has no decoder of this type
+            with suppress(OSError, ValueError):
+                _require_decoder(AutoConfig.from_pretrained(path, **_OWN_CODE, **options), name)
+        if "trust_remote_code" in str(error):
+            raise KeyholeError(
+                f"cannot load {name}: it comes with code of its own, and Keyhole runs none that is not part of "
+                "transformers. Give a model of an architecture that transformers has."
+            ) from error
+        if isinstance(path, Path) or not isinstance(error, OSError):  # the hub's refusals are OSErrors
+            raise KeyholeError(f"cannot load {name}: {reason}") from error
+        if options.get("local_files_only"):
+            reason = "the hub is unreachable and the model is not cached here. A folder or a file is given by its path."
+        raise MissingModelError(f"cannot load {name}: {reason}") from error
+    _require_decoder(hf.config, name)
+    _require_complete(hf, report, name)
+    return hf
+
+
+def _require_complete(hf: Any, report: dict[str, Any], name: str) -> None:
+    """Refuse weights that do not fit the config: transformers would fill the gaps with random numbers."""
+    missing, wrong = sorted(report.get("missing_keys", ())), sorted(map(str, report.get("mismatched_keys", ())))
+    extra = [key for key in sorted(report.get("unexpected_keys", ())) if ".layers." in key or ".h." in key]
+    for problem, keys in (("lacks", missing), ("has the wrong shape for", wrong), ("has no place for", extra)):
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise KeyholeError(f"cannot load {name}: its weight file {problem} {keys[0]}{more}.")
+
+
+def _tokenizer(path: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
+    """The model's tokenizer, or None and the reason; a folder of weights alone is a legitimate model."""
+    if isinstance(path, Path) and "gguf_file" not in options and not _has_tokenizer(path):
+        return None, None
+    try:
+        return AutoTokenizer.from_pretrained(path, **_OWN_CODE, **options), None
+    except Exception as error:  # as many kinds as above
+        return None, _first_line(error)
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """Are there tokenizer files? Without any, AutoTokenizer makes up an empty tokenizer of the model's type."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _hub_reachable() -> bool:
+    if urllib.request.getproxies():  # behind a proxy, names need not resolve here
+        return True
+    try:
+        socket.getaddrinfo(urlparse(huggingface_hub.constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _require_gguf() -> None:
+    try:
+        import accelerate  # noqa: F401
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise KeyholeError("reading a .gguf file needs more packages: pip install 'keyhole[gguf]'.") from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,1 +1,0 @@
-"""Where do names go? To edges and heads, and into files."""

@@ -1,1 +1,0 @@
-"""What tells two apart? Representatives side by side, cues that are broken, signals that attend alike."""

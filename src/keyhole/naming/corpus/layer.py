@@ -1,0 +1,305 @@
+"""What do all subjects of a layer ask and offer, and what does a batch add to what is kept?
+
+What do all subjects of a layer ask and offer, at every token of a batch? One product per head.
+
+    ask[b, d, i] = query_i . q_bd + offset        offer[b, s, i] = key_i . k_bs + offset
+
+Queries and keys are as the scores use them. A pair is worth ask x offer where both are positive, and else nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt64
+from torch import Tensor
+
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.models.attention import visible_mask
+from keyhole.models.model import Model
+from keyhole.models.numbers import working_dtype
+from keyhole.models.stacks import Seen
+from keyhole.naming.corpus.kept import Columns, Kept, mixed, nth, salt, tickets, uniform, which
+from keyhole.naming.corpus.state import OTHERS, Batch, State, rounded, top_keys
+from keyhole.naming.subjects.subject import Subject
+from keyhole.qk.firings import DYNAMIC_SCALE
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The subjects of one layer, those of a head together."""
+
+    __repr__ = brief
+
+    numbers: Int[np.ndarray, "readers"]  # of each among all subjects
+    heads: tuple[int, ...]  # the distinct ones
+    of_head: Int[Tensor, "readers"]  # which of them each belongs to
+    query: Float[Tensor, "d_head readers"]
+    key: Float[Tensor, "d_head readers"]
+    query_offset: Float[Tensor, "readers"]
+    key_offset: Float[Tensor, "readers"]
+
+    def read(self, seen: Seen) -> tuple[Float[Tensor, "batch pos readers"], Float[Tensor, "batch pos readers"]]:
+        """What every subject asks and offers at every token."""
+        group = seen.q.shape[1] // seen.k.shape[1]
+        asks, offers = [], []
+        for number, head in enumerate(self.heads):
+            own = self.of_head == number  # one stretch of them
+            asks.append(seen.q[:, head].to(self.query.dtype) @ self.query[:, own])
+            offers.append(seen.k[:, head // group].to(self.key.dtype) @ self.key[:, own])
+        return torch.cat(asks, -1) + self.query_offset, torch.cat(offers, -1) + self.key_offset
+
+    def weights(self, seen: Seen) -> Float[Tensor, "batch heads pos pos"]:
+        """Attention weights of the heads that have subjects."""
+        return head_weights(seen, self.heads)
+
+
+def head_weights(seen: Seen, heads: Sequence[int]) -> Float[Tensor, "batch heads pos pos"]:
+    """Attention weights of some heads."""
+    group, dtype = seen.q.shape[1] // seen.k.shape[1], working_dtype(seen.q.dtype)
+    q, k = seen.q[:, list(heads)].to(dtype), seen.k[:, [head // group for head in heads]].to(dtype)
+    return seen.rule.heads(list(heads)).weights(q @ k.mT * seen.rule.scaling, visible(seen))
+
+
+def visible(seen: Seen) -> Bool[Tensor, "pos pos"]:
+    """Which keys each position of a layer sees."""
+    n = len(seen.first)
+    return visible_mask(seen.first, torch.arange(n, device=seen.first.device), n)
+
+
+def readers_of(model: Model, subjects: Sequence[Subject]) -> dict[int, Readers]:
+    """All subjects by layer; those that are not of this model's heads are refused."""
+    _require(model, subjects)
+    layers: dict[int, list[int]] = {}
+    for number, subject in enumerate(subjects):
+        layers.setdefault(subject.head[0], []).append(number)
+    return {layer: _of_layer(model, subjects, numbers) for layer, numbers in sorted(layers.items())}
+
+
+def _of_layer(model: Model, subjects: Sequence[Subject], numbers: list[int]) -> Readers:
+    ordered = sorted(numbers, key=lambda number: (subjects[number].head[1], number))
+    own = [subjects[number] for number in ordered]
+    heads = tuple(sorted({subject.head[1] for subject in own}))
+    device, dtype = model.hf.device, working_dtype(model.hf.dtype)
+    return Readers(
+        np.array(ordered),
+        heads,
+        torch.tensor([heads.index(subject.head[1]) for subject in own], device=device),
+        torch.stack([subject.query for subject in own], 1).to(device, dtype),
+        torch.stack([subject.key for subject in own], 1).to(device, dtype),
+        torch.tensor([subject.query_offset for subject in own], device=device, dtype=dtype),
+        torch.tensor([subject.key_offset for subject in own], device=device, dtype=dtype),
+    )
+
+
+def _require(model: Model, subjects: Sequence[Subject]) -> None:
+    if not subjects:
+        raise KeyholeError("there is nothing to find examples of: give at least one subject.")
+    seen: set[str] = set()
+    layers = set(model.attention_layers)
+    for one in subjects:
+        if one.id in seen:
+            raise KeyholeError(f"two subjects are called {one.id!r}: give each an id of its own.")
+        seen.add(one.id)
+        layer, head = one.head
+        if layer not in layers or not 0 <= head < model.dims.heads:
+            raise KeyholeError(f"{one.id!r} is of head {layer}.{head}, which {model.name} does not have.")
+        if one.query.shape != one.key.shape or len(one.query) != model.dims.d_head:
+            raise KeyholeError(
+                f"{one.id!r} has directions of {len(one.query)} and {len(one.key)} numbers, where heads of "
+                f"{model.name} compare {model.dims.d_head}: it is of another model."
+            )
+        if not bool(torch.isfinite(one.query).all() and torch.isfinite(one.key).all()):
+            raise KeyholeError(f"{one.id!r} has directions that are NaN or infinite.")
+
+
+# What does one layer of one batch add to what is kept? Bounds first, and pairs only where they may matter.
+#
+# top       a subject's best pair in a text is at most max(ask) max(offer): pairs are formed only where that beats the
+#           last one kept; each dest has its best src, and each text its two best dests
+# positive  counted by a product of two tables of signs; one pair of a text is drawn, if its turn is early enough
+# random    the same, of all visible pairs
+# attended  the same, of pairs where the head fires (not into the first token, where heads rest)
+
+PER_TEXT = 2  # top pairs
+_ROWS = 2048  # tables of pairs that are formed together
+_RANDOM, _POSITIVE, _ATTENDED, _OTHERS = (salt(what) for what in ("random", "positive", "attended", "others"))
+
+
+@dataclass(frozen=True)
+class Look:
+    """One layer of one batch, as its subjects see it."""
+
+    readers: Readers
+    batch: Batch
+    salts: UInt64[np.ndarray, "readers"]
+    ask: Float[Tensor, "batch pos readers"]  # never positive behind the end of a text
+    offer: Float[Tensor, "batch pos readers"]
+    weights: Float[Tensor, "batch heads pos pos"]
+    sight: Bool[Tensor, "pos pos"]
+
+    def values(self, rows: "Rows", dest: Tensor, src: Tensor) -> Float[Tensor, "rows"]:
+        """What pairs are worth: nothing where a sign does not match."""
+        return self.ask[rows.text, dest, rows.reader].relu() * self.offer[rows.text, src, rows.reader].relu()
+
+    def attention(self, rows: "Rows", dest: Tensor, src: Tensor) -> Float[Tensor, "rows"]:
+        """Of the subjects' heads."""
+        return self.weights[rows.text, self.readers.of_head[rows.reader], dest, src]
+
+    def columns(self, rows: "Rows", dest: Tensor, src: Tensor) -> Columns:
+        """Pairs as tables have them."""
+        value, attention = self.values(rows, dest, src), self.attention(rows, dest, src)
+        told = {"dest": dest, "src": src, "value": value.float(), "attention": attention.float()}
+        return {"chunk": rows.chunk, **{name: column.cpu().numpy() for name, column in told.items()}}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some (text, subject) of a layer."""
+
+    text: Int[Tensor, "rows"]  # in the batch
+    reader: Int[Tensor, "rows"]  # in the layer
+    chunk: Int[np.ndarray, "rows"]
+    subject: Int[np.ndarray, "rows"]
+    salts: UInt64[np.ndarray, "rows"]
+
+
+def look_at(state: State, readers: Readers, seen: Seen, batch: Batch) -> None:
+    """Keep what this layer shows."""
+    look = _look(state, readers, seen, batch)
+    positive = _count_positive(look)
+    inside = torch.arange(look.sight.shape[0], device=look.sight.device) < batch.lengths.to(look.sight.device)[:, None]
+    pairs = (inside * look.sight.sum(-1)).sum(-1).cpu().numpy()
+    state.positives[readers.numbers] += positive.sum(0)
+    state.pairs[readers.numbers] += pairs.sum()
+    _keep_top(look, state.top)
+    _draw(look, state.positive, positive, what=_POSITIVE, pairs=_positive_pairs)
+    _draw(look, state.random, np.broadcast_to(pairs[:, None], positive.shape), what=_RANDOM, pairs=_visible_pairs)
+    if state.attended.most:
+        fires = _fires(look, inside)
+        counts = fires.sum((-1, -2)).cpu().numpy()[:, readers.of_head.cpu().numpy()]
+        _draw(look, state.attended, counts, what=_ATTENDED, pairs=_Attended(fires).pairs)
+
+
+def _look(state: State, readers: Readers, seen: Seen, batch: Batch) -> Look:
+    ask, offer = readers.read(seen)
+    lengths = batch.lengths.to(ask.device)
+    if bool((lengths < ask.shape[1]).any()):
+        behind = torch.arange(ask.shape[1], device=ask.device) >= lengths[:, None]
+        ask = ask.masked_fill(behind[:, :, None], -1.0)
+    return Look(readers, batch, state.salts[readers.numbers], ask, offer, readers.weights(seen), visible(seen))
+
+
+def _count_positive(look: Look) -> Int[np.ndarray, "batch readers"]:
+    """How many visible pairs have two positive values? Without forming one."""
+    ask, offer = (look.ask > 0).float(), (look.offer > 0).float()
+    return (ask * (look.sight.float() @ offer)).sum(1).cpu().numpy().astype(np.int64)
+
+
+def _fires(look: Look, inside: Tensor) -> Bool[Tensor, "batch heads pos pos"]:
+    tau = (DYNAMIC_SCALE / look.sight.sum(-1)).clamp_max(1.0)[:, None]
+    fires = (look.weights >= tau) & look.sight & inside[:, None, :, None]
+    fires[..., 0] = False
+    return fires
+
+
+def _rows(look: Look, text: np.ndarray, reader: np.ndarray) -> Rows:
+    at, who = (torch.from_numpy(x).to(look.ask.device) for x in (text, reader))
+    return Rows(at, who, look.batch.numbers[text], look.readers.numbers[reader], look.salts[reader])
+
+
+def _draw(
+    look: Look, kept: Kept, counts: Int[np.ndarray, "batch readers"], *, what: np.uint64, pairs: "PairsOf"
+) -> None:
+    """One pair of every (text, subject) whose turn is early enough."""
+    if not kept.most:
+        return
+    times = tickets(look.salts ^ what, look.batch.numbers, counts)
+    text, reader = (times < kept.worst(look.readers.numbers)).nonzero()
+    if not len(text):
+        return
+    rows = _rows(look, text, reader)
+    n = which(rows.salts ^ what, rows.chunk, counts[text, reader])
+    dest, src = pairs(look, rows, torch.from_numpy(n).to(look.ask.device))
+    kept.add(rows.subject, times[text, reader], look.columns(rows, dest, src))
+
+
+PairsOf = Callable[[Look, Rows, Tensor], tuple[Tensor, Tensor]]  # (dest, src) of the n-th pair of each row
+
+
+def _positive_pairs(look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+    ask, offer = (x[rows.text, :, rows.reader] > 0 for x in (look.ask, look.offer))
+    dest, left = nth((ask * (offer.float() @ look.sight.float().T)).long(), n)
+    return dest, nth((offer & look.sight[dest]).long(), left)[0]
+
+
+def _visible_pairs(look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+    dest, left = nth(look.sight.sum(-1).expand(len(n), -1), n)
+    return dest, nth(look.sight[dest].long(), left)[0]
+
+
+@dataclass(frozen=True)
+class _Attended:
+    fires: Bool[Tensor, "batch heads pos pos"]
+
+    def pairs(self, look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+        head = look.readers.of_head[rows.reader]
+        dest, left = nth(self.fires.sum(-1)[rows.text, head], n)
+        return dest, nth(self.fires[rows.text, head, dest].long(), left)[0]
+
+
+def _keep_top(look: Look, kept: Kept) -> None:
+    if not kept.most:
+        return
+    bound = look.ask.amax(1).clamp_min(0) * look.offer.amax(1).clamp_min(0)
+    best = rounded(bound.float()).cpu().numpy()
+    worst = kept.worst(look.readers.numbers)
+    text, reader = ((best > 0) & (top_keys(best, look.batch.numbers[:, None], 0) < worst)).nonzero()
+    for start in range(0, len(text), _ROWS):
+        at = text[start : start + _ROWS], reader[start : start + _ROWS]
+        _form(look, kept, _rows(look, *at), worst[at[1]])
+
+
+def _form(look: Look, kept: Kept, rows: Rows, worst: UInt64[np.ndarray, "rows"]) -> None:
+    """All pairs of some texts and subjects; the best ones, if they are better than the worst that is kept."""
+    ask, offer = (x[rows.text, :, rows.reader].relu().float() for x in (look.ask, look.offer))
+    values = rounded(ask[:, :, None] * offer[:, None] * look.sight)
+    for best, dest, src in best_pairs(values):
+        key = top_keys(best.cpu().numpy(), rows.chunk, dest.cpu().numpy())
+        good = ((best.cpu().numpy() > 0) & (key < worst)).nonzero()[0]
+        if len(good):
+            pick = torch.from_numpy(good).to(dest.device)
+            some = Rows(rows.text[pick], rows.reader[pick], rows.chunk[good], rows.subject[good], rows.salts[good])
+            kept.add(some.subject, key[good], _top_columns(look, some, dest[pick], src[pick]))
+
+
+def best_pairs(
+    values: Int[Tensor, "rows pos pos"],
+) -> Iterator[tuple[Int[Tensor, "rows"], Int[Tensor, "rows"], Int[Tensor, "rows"]]]:
+    """(value, dest, src) of each table: the best src of its best dest, then of its second best; the first of equals."""
+    of_dest, every = values.amax(-1), torch.arange(len(values), device=values.device)
+    for _ in range(PER_TEXT):
+        dest = of_dest.argmax(-1)
+        yield of_dest[every, dest], dest, values[every, dest].argmax(-1)
+        of_dest[every, dest] = 0
+
+
+def _top_columns(look: Look, rows: Rows, dest: Tensor, src: Tensor) -> Columns:
+    """Top pairs, each beside some other srcs of the same dest, drawn at random (-1: there is none)."""
+    told = look.columns(rows, dest, src)
+    told["text"] = look.batch.prefixes[rows.text.cpu().numpy(), told["dest"]]
+    sight, others = look.sight.sum(-1)[dest].cpu().numpy(), []
+    for number in range(OTHERS):
+        place = mixed(rows.chunk.astype(np.uint64) << np.uint64(12) | told["dest"].astype(np.uint64))
+        drawn = uniform(place ^ rows.salts ^ _OTHERS ^ np.uint64(number))
+        other = told["dest"] - sight + 1 + (drawn * (sight - 1)).astype(np.int64)
+        others.append(np.where(sight > 1, other + (other >= told["src"]), -1))
+    told["others"] = np.stack(others, -1)
+    at = torch.from_numpy(told["others"]).to(dest.device).clamp_min(0)
+    values = [look.values(rows, dest, one) for one in at.unbind(-1)]
+    attention = [look.attention(rows, dest, one) for one in at.unbind(-1)]
+    told["other_values"] = torch.stack(values, -1).float().cpu().numpy()
+    told["other_attention"] = torch.stack(attention, -1).float().cpu().numpy()
+    return told

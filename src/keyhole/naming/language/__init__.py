@@ -1,1 +1,0 @@
-"""In what words are names said? Sentences that a rule can read back."""

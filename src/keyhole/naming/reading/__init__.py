@@ -1,1 +1,0 @@
-"""Where do texts come from, and how are they cut?"""

@@ -1,0 +1,215 @@
+"""How do two families differ? Cosines of heads beside their floor, removals two by two, scores over thresholds."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from keyhole.errors import KeyholeError
+from keyhole.figures.style import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    RED,
+    Section,
+    blank,
+    heading,
+    legend,
+    page,
+    plain,
+    tidy,
+)
+from keyhole.studies.comparison import report
+from keyhole.studies.comparison.compare import Comparison
+from keyhole.studies.comparison.exclusive import Exclusive, What, Which
+from keyhole.studies.comparison.signals import SIDES, HeadRow, Verdict
+
+_MOST = 30  # rows of heads
+_TOP = 15  # terms in the page
+_ORANGE = PALETTE[1]
+_SHADES: dict[Verdict, str] = {"different": RED, "less alike": _ORANGE}
+_WHAT: dict[What, tuple[str, str]] = {
+    "exclusive": ("edges of one alone", BLUE),
+    "shared": ("edges of both", GREY),
+    "random": ("random channels", FAINT),
+}
+
+
+def comparison_figure(found: Comparison) -> Figure:
+    """The richest picture there is: signals with their floor and removals beside them, or scores, or frequencies."""
+    if found.published:
+        return scores_figure(found)
+    if found.signals is not None and found.signals.rows:
+        return signals_figure(found)
+    return terms_figure(found)
+
+
+def signals_figure(found: Comparison) -> Figure:
+    """Cosines dest and src of every head in both representatives, with the range of pairs within families as a band."""
+    assert found.signals is not None
+    places = sorted({row.place for row in found.signals.rows})[:_MOST]
+    rows = {(row.place, row.side): row for row in found.signals.rows}
+    wide = found.exclusive is not None
+    figure = blank(11.5 if wide else 8.0, max(3.0, 0.27 * len(places) + 2.0))
+    heading(figure, f"Same heads, same signals? a is {_short(found.a)}, b is {_short(found.b)}")
+    axes = figure.subplots(1, 3 if wide else 2, squeeze=False)[0]
+    for axis, side in zip(axes, SIDES, strict=False):
+        _cosines(axis, [rows.get((place, side)) for place in places])
+        tidy(axis, f"{side} signals", x="cosine between the representatives")
+        axis.set_yticks(range(len(places)), [plain(str(place)) for place in places] if side == "dest" else [])
+        axis.tick_params(axis="y", length=0)
+    handles: list[Any] = [
+        Patch(color=FAINT, label="within families: from the floor (5 % of pairs) up"),
+        Line2D([], [], color=GREY, marker="|", linestyle="none", markersize=9, label="mean between families"),
+        Line2D([], [], color=INK, marker="o", linestyle="none", markersize=5, label="the representatives"),
+        Line2D([], [], color=RED, marker="o", linestyle="none", markersize=5, label="different beyond noise"),
+        Line2D(
+            [], [], color=_ORANGE, marker="o", linestyle="none", markersize=5, label="less alike between than within"
+        ),
+    ]
+    if found.exclusive is not None:
+        _removals(axes[2], found.exclusive)
+        handles += [Patch(color=shade, label=name) for name, shade in _WHAT.values()]
+    legend(figure, handles, columns=4 if wide else 2, beneath=True)  # more would not fit into the width
+    return figure
+
+
+def removals_figure(found: Comparison) -> Figure:
+    """What the removal of each representative's own edges does to both families, beside controls."""
+    if found.exclusive is None:
+        raise KeyholeError("no edges were removed in this comparison: there is nothing to draw.")
+    figure = blank(9.0, 3.6)
+    axis = figure.subplots()
+    _removals(axis, found.exclusive)
+    legend(figure, [Patch(color=shade, label=name) for name, shade in _WHAT.values()], columns=3, beneath=True)
+    return figure
+
+
+def scores_figure(found: Comparison) -> Figure:
+    """Precision, recall and F1 against a published circuit over frequencies, beside random circuits."""
+    figure = blank(6.5, 3.8)
+    axis = figure.subplots()
+    at = [one.threshold for one in found.published]
+    for name, shade in (("precision", BLUE), ("recall", RED), ("f1", INK)):
+        axis.plot(at, [getattr(one.score, name) for one in found.published], "o-", color=shade, markersize=4)
+    axis.plot(at, [one.random_f1 for one in found.published], "--", color=GREY)
+    axis.set_ylim(-0.02, 1.02)
+    tidy(axis, f"{_short(found.a)} and {_short(found.b)}", x="share of circuits that have a component", y="score")
+    names = (("precision", BLUE, "-"), ("recall", RED, "-"), ("F1", INK, "-"), ("F1 of random circuits", GREY, "--"))
+    legend(figure, [Line2D([], [], color=c, linestyle=s, label=n) for n, c, s in names], columns=4, beneath=True)
+    return figure
+
+
+def terms_figure(found: Comparison) -> Figure:
+    """Every term by its frequency on both sides, at each granularity."""
+    figure = blank(3.4 * len(found.terms) + 0.6, 3.7)
+    heading(figure, f"How often circuits have what: a is {_short(found.a)}, b is {_short(found.b)}")
+    for axis, terms in zip(figure.subplots(1, len(found.terms), squeeze=False)[0], found.terms, strict=True):
+        axis.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
+        axis.scatter([row.a for row in terms.rows], [row.b for row in terms.rows], s=9, color=BLUE, alpha=0.4)
+        axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
+        tidy(axis, terms.granularity, x="share of a's circuits", y="share of b's circuits")
+    return figure
+
+
+def comparison_page(found: Comparison) -> str:
+    """One self-contained page of everything that was compared."""
+    sections = [*_score_sections(found), *_signal_sections(found), *_term_sections(found)]
+    notes = "\n".join(f"Note: {note}." for note in found.notes)
+    names = (one.rsplit("/", 1)[-1] for one in (found.a, found.b))
+    return page(" and ".join(names), f"{report.heading(found)}\n\n{notes}", sections)
+
+
+def _cosines(axis: Any, rows: Sequence[HeadRow | None]) -> None:
+    axis.axvline(0, color=INK, linewidth=0.8)
+    for at, row in enumerate(rows):
+        if row is None:
+            continue
+        if not math.isnan(row.floor):
+            axis.barh(at, 1 - row.floor, left=row.floor, height=0.72, color=FAINT)
+        if row.between is not None:
+            axis.plot([row.between[0]], [at], "|", color=GREY, markersize=11, markeredgewidth=2)
+        axis.plot([row.cosine], [at], "o", color=_SHADES.get(row.verdict, INK), markersize=5)
+    axis.set_xlim(-1.05, 1.05)
+    axis.set_ylim(len(rows) - 0.4, -0.6)  # the lowest layer on top
+
+
+def _removals(axis: Any, found: Exclusive) -> None:
+    """Groups of bars: whose edges, on whose prompts."""
+    groups: list[tuple[Which, Which]] = [("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")]
+    for at, (which, prompts) in enumerate(groups):
+        for place, (what, (_, shade)) in enumerate(_WHAT.items()):
+            mean, low, high = found.cell(which, prompts, what).spread
+            if math.isnan(mean):
+                continue
+            y = at + 0.26 * (place - 1)
+            axis.barh(y, mean, height=0.24, color=shade)
+            if not math.isnan(low):
+                axis.plot([low, high], [y, y], color=INK, linewidth=1.2)
+    axis.axvline(0, color=INK, linewidth=0.8)
+    axis.set_yticks(range(4), [f"{which}'s edges,\n{prompts}'s prompts" for which, prompts in groups])
+    axis.set_ylim(3.6, -0.6)
+    tidy(axis, "removed", x="change of the answer over its size (95 %)")
+    axis.tick_params(axis="y", length=0)
+
+
+def _term_sections(found: Comparison) -> list[Section]:
+    if not found.terms:
+        return []
+    columns, rows = report.summary_table(found)
+    sections = [
+        Section(
+            "What both have",
+            "Likeness is the sum of the smaller frequencies over that of the larger; at the end, that of random halves "
+            "of one side, and of as many circuits of each: fewer are less alike. Precision, recall and F1 are of a "
+            f"against b, over what at least {found.terms[0].threshold:.0%} of the circuits have.",
+            columns,
+            rows,
+            terms_figure(found),
+            "frequencies of terms on both sides",
+        )
+    ]
+    for one in found.terms:
+        columns, rows = report.terms_table(one, _TOP)
+        sections.append(Section(f"The {one.granularity} that differ most", "", columns, rows))
+    return sections
+
+
+def _signal_sections(found: Comparison) -> list[Section]:
+    sections = []
+    if found.signals is not None and found.signals.rows:
+        text = (
+            "The summed signals into each head of both representatives. Within and between are means over pairs of "
+            "other prompts, with 95 % intervals; the floor is the lower of the families' 5 % quantiles. A head is told "
+            "something different only if its cosine is below the floor, and pairs between families are less alike.\n\n"
+        ) + "\n".join(report.signal_lines(found.signals))
+        columns, rows = report.signals_table(found.signals.rows)
+        drawn = signals_figure(replace(found, exclusive=None))  # removals have a picture of their own here
+        sections.append(Section("Same heads, same signals?", text, columns, rows, drawn, "cosines"))
+    if found.exclusive is not None:
+        columns, rows = report.exclusive_table(found.exclusive)
+        text = "\n".join(report.verdict_lines(found.exclusive))
+        drawn = removals_figure(found)
+        sections.append(Section("Do edges act on their own family?", text, columns, rows, drawn, "removals"))
+        edges = [("a", str(edge)) for edge in found.exclusive.a] + [("b", str(edge)) for edge in found.exclusive.b]
+        sections.append(Section("The edges of one alone", "", ("of", "edge"), edges))
+    return sections
+
+
+def _score_sections(found: Comparison) -> list[Section]:
+    if found.reference is None:
+        return []
+    one, (columns, rows) = found.reference, report.published_table(found)
+    text = f"{one.name}: {one.method}, {one.source}. Scored kinds: {', '.join(sorted(one.kinds))}."
+    return [Section("Against the published circuit", text, columns, rows, scores_figure(found), "scores")]
+
+
+def _short(label: str) -> str:
+    """A side without its folder."""
+    return plain(label.rsplit("/", 1)[-1])

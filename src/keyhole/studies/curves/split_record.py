@@ -1,0 +1,160 @@
+"""Is a circuit for each group of prompts better than one for all? The record, its differences, and how it reads."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole.brief import brief
+from keyhole.stats import Interval, as_text
+from keyhole.studies.curves.record import Curves, with_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALL = "one circuit"
+
+
+def random_name(split: str) -> str:
+    """What random splits of the same sizes are called."""
+    return f"random, as {split}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Prompts in groups."""
+
+    name: str
+    groups: tuple[tuple[str, int, int], ...]  # each group with its shown and its held-out prompts, largest first
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """One circuit for all prompts, a circuit for each group of a split, and for groups drawn at random."""
+
+    __repr__ = brief
+
+    method: str  # that scores edges
+    curves: Curves  # a curve for one circuit, for every split, and for random splits like it
+    splits: tuple[Split, ...]
+
+    def cmd(self, name: str, *, each: bool = False) -> Interval:
+        """CMD of a split, over draws on average; `each`: by distances of every prompt's answer from its own."""
+        return with_interval(self._cmd(name, each))
+
+    def gain(self, name: str, over: str = ALL, *, each: bool = False) -> Interval:
+        """How much smaller is a split's CMD than another's? Above 0: it is better. In the same resamples of prompts."""
+        return with_interval(self._cmd(over, each) - self._cmd(name, each))
+
+    def draws_beaten(self, name: str, *, each: bool = False) -> tuple[int, int]:
+        """Than how many random splits of the same sizes is it better, and of how many?"""
+        drawn = self.curves.resampled_cmd(random_name(name), each=each)[0]
+        return int((drawn > self.cmd(name, each=each)[0]).sum()), len(drawn)
+
+    def kept(self, name: str) -> dict[int, Interval]:
+        """F with fixed numbers of edges."""
+        return self.curves.kept(name)
+
+    def _cmd(self, name: str, each: bool) -> Float[np.ndarray, "resample"]:
+        return np.asarray(self.curves.resampled_cmd(name, each=each).mean(1))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One circuit, every split, and random splits of the same sizes."""
+        names: list[tuple[str, Split | None]] = [(ALL, None)]
+        for own in self.splits:
+            names += [(own.name, own), (random_name(own.name), None)]
+        rows = []
+        for name, split in names:
+            row: dict[str, Any] = {"split": name, "f": self.kept(name), "cmd": self.cmd(name)}
+            row |= {"cmd_each": self.cmd(name, each=True)}
+            row["gain"] = None if name == ALL else self.gain(name, each=True)
+            random = None if split is None else random_name(name)
+            row["over_random"] = None if random is None else self.gain(name, random, each=True)
+            row["draws_beaten"] = None if random is None else self.draws_beaten(name, each=True)
+            rows.append(row)
+        return rows
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        names = ("model", "task", "edges", "found_on", "tried_on", "shares")
+        settings = self.curves.settings
+        chosen = {name: getattr(settings, name) for name in ("baseline", "ranking", "draws", "seed")}
+        rows = [{**row, "f": {str(n): value for n, value in row["f"].items()}} for row in self.rows()]
+        for row in rows:
+            row["faithfulness"] = self.curves.faithfulness(row["split"])
+        splits = [{"name": split.name, "groups": split.groups, "note": split.note} for split in self.splits]
+        return {"method": self.method, **{name: getattr(self.curves, name) for name in names}, **chosen} | {
+            "splits": splits,
+            "rows": rows,
+        }
+
+    @property
+    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
+        """Columns and rows of a table."""
+        counts = self.curves.curves[0].counts
+        fixed = [f">f, {n:,} edges" for n in counts]
+        columns = ("circuits", *fixed, ">CMD", ">CMD, each prompt", ">less than one circuit's by", ">than random by")
+        rows: list[tuple[str | int | None, ...]] = []
+        for row in self.rows():
+            gains = (None if row[name] is None else as_text(row[name], 3) for name in ("gain", "over_random"))
+            f = (as_text(row["f"][n], 2) for n in counts)
+            rows.append((row["split"], *f, as_text(row["cmd"], 3), as_text(row["cmd_each"], 3), *gains))
+        return columns, rows
+
+    @property
+    def summary(self) -> str:
+        """What was done, in words."""
+        curves, settings = self.curves, self.curves.settings
+        name = f"{curves.model}, {curves.task}" if curves.task else curves.model
+        return (
+            f"{name}: {curves.edges:,} edges between components, scored by {self.method} on {curves.found_on} prompts "
+            f"(the mean over each group's) and cut in {curves.tried_on} others, by {settings.ranking} scores; baseline "
+            f"{settings.baseline}. Random splits have the same sizes, {settings.draws} draws. CMD, each prompt: by the "
+            "distance of every answer from its own, so that overshot answers do not make up for others. 95 % intervals "
+            "over held-out prompts; rankings stay: another --seed shows other prompts."
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """The groups of every split, and how many random ones it is better than."""
+        lines = []
+        for split in self.splits:
+            sizes = ", ".join(f"{shown} + {tried}" for _, shown, tried in split.groups[:6])
+            more = f" and {len(split.groups) - 6} more" if len(split.groups) > 6 else ""
+            beaten, draws = self.draws_beaten(split.name, each=True)
+            note = f"; {split.note}" if split.note else ""
+            lines.append(
+                f"{split.name}: {len(split.groups)} groups of {sizes}{more} prompts (shown + held out){note}. Better "
+                f"than {beaten} of {draws} random splits."
+            )
+        return lines
+
+    def __str__(self) -> str:
+        columns, rows = self.cells
+        heads = [column.removeprefix(">") for column in columns]
+        told = ["  ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True) if cell) for row in rows]
+        return "\n".join([self.summary, *told, *self.notes])
+
+    def plot(self) -> "Figure":
+        """Faithfulness over the share of edges, a line for each split. See `keyhole.studies.curves.figure`."""
+        return self.curves.plot()
+
+    def to_html(self) -> str:
+        """One page."""
+        from keyhole.studies.curves.figure import splits_page
+
+        return splits_page(self)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+        """Columns and rows: a row for each split and share."""
+        columns, rows = self.curves.table()
+        return ("circuits", *columns[1:]), rows
+
+    def save(self, path: str | Path) -> Path:
+        """Write .json, .html (a page), .csv (a row for each split and share), or a figure: .png, .svg or .pdf."""
+        from keyhole.figures.style import save_result
+
+        return save_result(self, path)

@@ -1,0 +1,119 @@
+"""Do heads share directions, and use the same channels in two tasks? Cosines, near-equal pairs, and overlaps."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from keyhole.brief import model_label
+from keyhole.figures.style import BLUE, GREY, INK, RED, Section, blank, heading, page, scale, tidy
+from keyhole.studies.directions.alike import Likeness
+from keyhole.studies.directions.directions import head_lines, likeness_table, opening, pair_rows, task_lines, task_rows
+from keyhole.studies.directions.record import Shared, SharedSide
+
+_LABELS = 24  # heads that are named along an axis
+_TAKEN = {None: "nothing", 0: "mean"}
+
+
+def shared_figure(found: Shared) -> Figure:
+    """A row per side: cosines of heads, near-equal pairs beside the control; with two tasks, overlaps of channels."""
+    columns = 3 if found.tasks else 2
+    figure = blank(4.6 * columns, 8.2)
+    heading(figure, f"Signals and channels that heads share, {model_label(found.model)}")
+    for row, side in zip(figure.subplots(2, columns, squeeze=False), found.sides, strict=True):
+        _cosines(figure, row[0], side)
+        _pairs(row[1], side)
+        if found.tasks:
+            _overlaps(row[2], found, side)
+    return figure
+
+
+def _cosines(figure: Figure, axis: Any, side: SharedSide) -> None:
+    tidy(axis, f"{side.side} side: cosines of mean signals")
+    n = len(side.heads)
+    if not n:
+        axis.text(
+            0.5, 0.5, "no head fires often enough", ha="center", va="center", transform=axis.transAxes, color=GREY
+        )
+        axis.set_xticks([])
+        axis.set_yticks([])
+        return
+    image = axis.imshow(side.cosines, cmap="RdBu_r", vmin=-1, vmax=1)
+    shown = range(0, n, -(-n // _LABELS))
+    names = [f"{side.heads[i][0]}.{side.heads[i][1]}" for i in shown]
+    axis.set_xticks(shown, names, rotation=90, fontsize=7)
+    axis.set_yticks(shown, names, fontsize=7)
+    scale(figure, axis, image, "cosine")
+
+
+def _pairs(axis: Any, side: SharedSide) -> None:
+    """Mean cosines of pairs, and where 95 % of the control's lie; above them, how many pairs are nearly equal."""
+    tidy(axis, f"{side.side} side: pairs of heads", x="taken out of the signals", y="mean cosine")
+    for offset, made, shade, name in ((-0.2, side.signals, BLUE, "signals"), (0.2, side.channels, RED, "channels")):
+        for i, one in enumerate(made):
+            axis.bar(i + offset, one.cosine[0], 0.36, color=shade, alpha=0.85, label=name if i == 0 else None)
+            mean, low, high = one.shuffled_cosine
+            ends = np.maximum([[mean - low], [high - mean]], 0.0)  # rounding must not turn one round
+            mark = "other channels" if i == 0 and shade == BLUE else None
+            axis.errorbar(i + offset, mean, ends, fmt="_", color=INK, markersize=11, capsize=3, label=mark)
+            top = max(one.cosine[0], high, 0.0)
+            near = f"{round(one.near[0] * one.pairs):,}"
+            axis.annotate(
+                near, (i + offset, top), (0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK
+            )
+    ticks = [_taken(one) for one in side.signals or side.channels]
+    axis.set_xticks(range(len(ticks)), ticks)
+    axis.axhline(0, color=INK, linewidth=0.8)
+    if ticks:
+        axis.margins(y=0.25)
+        axis.legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
+
+
+def _taken(one: Likeness) -> str:
+    return _TAKEN.get(one.taken, f"mean, {one.taken}")
+
+
+def _overlaps(axis: Any, found: Shared, side: SharedSide) -> None:
+    """Overlap of two tasks against that of halves of one; chance beneath."""
+    tidy(axis, f"{side.side} side: channels in both tasks", x="halves of one task", y="two tasks")
+    own = [one for one in found.tasks if one.side == side.side]
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    for kind, shade in (("same", BLUE), ("in part", GREY), ("others", RED)):
+        mine = [one for one in own if one.found == kind]
+        halves = [sum(one.within) / 2 for one in mine]
+        axis.scatter(
+            halves, [one.between for one in mine], s=16, color=shade, label=f"{kind} ({len(mine)})", linewidths=0
+        )
+    axis.scatter(
+        [sum(one.within) / 2 for one in own], [one.chance for one in own], s=14, marker="_", color=INK, label="chance"
+    )
+    axis.set_xlim(-0.03, 1.03)
+    axis.set_ylim(-0.03, 1.03)
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def shared_page(found: Shared) -> str:
+    """All of a study as a page."""
+    said = "; ".join(f"{side.side} side: {'yes' if side.coordinate else 'no'}" for side in found.sides)
+    told = (
+        f"{opening(found)}. More near-equal signals across layers than with other channels of the same heads, "
+        f"anisotropy apart? {said}."
+    )
+    sections = [Section("Heads, pairs and tasks", _READ, figure=shared_figure(found), said=told)]
+    sections += [_side_section(side) for side in found.sides]
+    columns, pairs = pair_rows(found)
+    sections.append(Section("Near-equal pairs of signals", "" if pairs else "None.", columns if pairs else (), pairs))
+    if len(found.stores) > 1:
+        sections.append(Section("Channels in two tasks", "\n".join(task_lines(found)), *task_rows(found)))
+    return page("Do heads coordinate through shared directions?", told, sections)
+
+
+_READ = (
+    "Signals are means per head over the firings of circuits, in residual space; channels are the vectors that a head "
+    "uses in a fifth of its prompts or more. Other channels: as many random ones of the same heads. Only heads of "
+    "different layers are compared. Numbers above bars: nearly equal pairs."
+)
+
+
+def _side_section(side: SharedSide) -> Section:
+    return Section(f"{side.side} side", "\n".join(head_lines(side)), *likeness_table(side))

@@ -1,0 +1,199 @@
+"""What do heads hear in residual space, and how are their groups called?
+
+What do heads hear? Their signals in residual space, all firings of a head in the coordinates of its channels.
+
+A firing's signal on one side is the sum over its writers c of what each puts into its channels S_c, as it is written
+(neither rotated nor divided by a norm: what an intervention at the writers removes):
+
+    s = sum over c of P_{S_c} o_c = U a,    a_k = sum over c with k in S_c of u_k . o_c
+
+U has orthonormal columns, so lengths and shares can be had from `a` alone. What the same writers put into all channels
+is kept beside it: a control may then listen to others (`keyhole.studies.directions.alike`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from keyhole.brief import Head, brief, head_name
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.records import OFFSETS, Component, SideName, Signal, Writer
+from keyhole.tracing.firing import Firing
+from keyhole.tracing.upstream import Writes
+
+
+@dataclass(frozen=True)
+class Caused:
+    """One side of one firing: which signals cause it."""
+
+    run: int  # among those that were written side by side
+    layer: int
+    head: int
+    side: SideName
+    signals: tuple[Signal, ...]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The signals of one head on one side, a row per firing."""
+
+    __repr__ = brief
+
+    layer: int
+    head: int
+    side: SideName
+    prompt: Int[Tensor, "firing"]
+    used: Float[Tensor, "firing channel"]  # the signal
+    written: Float[Tensor, "firing channel"]  # what its writers put into every channel
+    chosen: Bool[Tensor, "firing channel"]  # channels of any of its writers
+    basis: Float[Tensor, "d_model channel"]  # u_k on the dest side, v_k on the src side
+    authors: Mapping[Component, float]  # shares of the signals, on average over firings: they sum to one
+
+    @property
+    def place(self) -> Head:
+        """Layer and head."""
+        return self.layer, self.head
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+
+def of_firings(firings: Iterable[Firing], runs: Mapping[int, int]) -> Iterator[Caused]:
+    """The sides of firings that were explained; `runs` has the number of each run by its id."""
+    for firing in firings:
+        for side in firing.sides:
+            yield Caused(runs[id(firing.run)], firing.layer, firing.head, side.side, side.signals)
+
+
+def of_circuit(circuit: Circuit, run: int) -> Iterator[Caused]:
+    """The sides of a circuit's firings, out of its edges."""
+    found: dict[tuple[int, SideName], list[Signal]] = defaultdict(list)
+    for edge in circuit.edges:
+        if edge.side in ("dest", "src"):
+            found[edge.target, edge.side].append(circuit.signal(edge))
+    for (node, side), signals in found.items():
+        into = circuit.nodes[node]
+        assert into.layer is not None and into.head is not None
+        yield Caused(run, into.layer, into.head, side, tuple(signals))
+
+
+def hear(writes: Writes, caused: Iterable[Caused], prompts: Sequence[int]) -> list[Heard]:
+    """The signals of each head and side, in order; `prompts` numbers the runs. An offset is no one's write."""
+    groups: dict[tuple[SideName, int, int], list[Caused]] = defaultdict(list)
+    for one in caused:
+        if any(signal.writer.kind not in OFFSETS for signal in one.signals):
+            groups[one.side, one.layer, one.head].append(one)
+    found = [_heard(writes, own, prompts) for _, own in sorted(groups.items())]
+    return [one for one in found if one is not None]
+
+
+def _heard(writes: Writes, caused: Sequence[Caused], prompts: Sequence[int]) -> Heard | None:
+    """All firings of one head on one side; those whose writers put nothing into their channels are left out."""
+    side, layer, head = caused[0].side, caused[0].layer, caused[0].head
+    signals = [(i, s) for i, one in enumerate(caused) for s in one.signals if s.writer.kind not in OFFSETS]
+    row = torch.tensor([i for i, _ in signals])
+    om = writes.omega(layer)
+    basis = (om.u(head) if side == "dest" else om.v(head)).double().cpu()
+    vectors = writes.written([caused[i].run for i, _ in signals], [s.writer for _, s in signals]).double().cpu()
+    coordinates = vectors @ basis
+    mask = torch.zeros(coordinates.shape, dtype=torch.bool)
+    for number, (_, signal) in enumerate(signals):
+        mask[number, list(signal.channels)] = True
+    shape = (len(caused), basis.shape[1])
+    used = coordinates.new_zeros(shape).index_add_(0, row, coordinates * mask)
+    written = coordinates.new_zeros(shape).index_add_(0, row, coordinates)
+    chosen = torch.zeros(shape).index_add_(0, row, mask.float()) > 0
+    energy = used.square().sum(1)
+    kept = energy > 0
+    if not bool(kept.any()):
+        return None
+    share = (coordinates * mask * used[row]).sum(1) / energy[row]
+    authors = _authors([s.writer for _, s in signals], share, kept[row], int(kept.sum()))
+    of = torch.tensor([prompts[one.run] for one in caused])
+    return Heard(layer, head, side, of[kept], used[kept], written[kept], chosen[kept], basis, authors)
+
+
+def _authors(
+    writers: Sequence[Writer], share: Float[Tensor, "signal"], kept: Bool[Tensor, "signal"], firings: int
+) -> dict[Component, float]:
+    found: dict[Component, float] = defaultdict(float)
+    for writer, value, counts in zip(writers, share.tolist(), kept.tolist(), strict=True):
+        if counts:
+            found[Component.of(writer)] += value / firings
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def joined(parts: Iterable[Heard]) -> list[Heard]:
+    """What was heard in several batches of prompts, each head and side once, in order."""
+    groups: dict[tuple[SideName, int, int], list[Heard]] = defaultdict(list)
+    for part in parts:
+        groups[part.side, part.layer, part.head].append(part)
+    return [_joined(own) for _, own in sorted(groups.items())]
+
+
+def _joined(own: Sequence[Heard]) -> Heard:
+    total, authors = sum(map(len, own)), defaultdict[Component, float](float)
+    for one in own:
+        for author, share in one.authors.items():
+            authors[author] += share * len(one) / total
+    return replace(
+        own[0],
+        prompt=torch.cat([one.prompt for one in own]),
+        used=torch.cat([one.used for one in own]),
+        written=torch.cat([one.written for one in own]),
+        chosen=torch.cat([one.chosen for one in own]),
+        authors=dict(sorted(authors.items(), key=lambda item: -item[1])),
+    )
+
+
+def author_name(author: Component) -> str:
+    """A writer without its tokens.
+
+    >>> author_name(Component("head", 3, 1)), author_name(Component("mlp", 2, None))
+    ('head 3.1', 'MLP 2')
+    """
+    return "head " * (author.kind == "head") + str(author)
+
+
+# How are groups of heads, and what was taken out of their signals, called?
+
+SURE = 0.01  # a p-value
+_HEADS = 6  # of a cluster, that are named
+
+
+def draws_text(draws: int) -> str:
+    """A doubt, where so few draws of the control cannot show anything; else nothing.
+
+    >>> draws_text(99), draws_text(19)
+    ('', '; 19 draws of the control can show nothing at p 0.01: take 99 or more')
+    """
+    least = round(1 / SURE) - 1
+    told = f"; {draws} draws of the control can show nothing at p {SURE:g}: take {least} or more"
+    return "" if draws >= least else told
+
+
+def taken_text(taken: int | None) -> str:
+    """What was taken out of signals.
+
+    >>> taken_text(None), taken_text(0), taken_text(3)
+    ('as they are', 'without the mean', 'without the mean and 3 largest directions')
+    """
+    if taken is None:
+        return "as they are"
+    return "without the mean" if taken == 0 else f"without the mean and {taken} largest direction{'s' * (taken > 1)}"
+
+
+def cluster_text(heads: tuple[Head, ...]) -> str:
+    """Some heads of a cluster, and how many more.
+
+    >>> cluster_text(((1, 0), (2, 3)))
+    '2 heads in 2 layers: 1.0, 2.3'
+    """
+    named = ", ".join(head_name(head) for head in heads[:_HEADS])
+    more = f" and {len(heads) - _HEADS} more" if len(heads) > _HEADS else ""
+    layers = len({layer for layer, _ in heads})
+    return f"{len(heads)} heads in {layers} layer{'s' * (layers > 1)}: {named}{more}"

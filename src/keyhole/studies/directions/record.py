@@ -1,0 +1,220 @@
+"""What came of it, and which channels do two tasks share?
+
+Does a head use the same channels in two tasks? How often each channel is used, beside split halves of one task.
+
+Of every prompt in whose circuit a head fires, the channels of its signals are a set. Over prompts a channel has a
+frequency f, and two groups of prompts overlap by
+
+    sum over k of min(f_k, g_k) / sum over k of max(f_k, g_k)
+
+1 for equal frequencies, 0 for no channel in common. Few prompts overlap less, whatever they are of; so halves of one
+task and parts of two have the same number of prompts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from keyhole.brief import Head, brief
+from keyhole.circuits.records import SideName
+from keyhole.errors import KeyholeError
+from keyhole.stats import benjamini_hochberg
+from keyhole.store.store import Store
+from keyhole.studies.directions.alike import Likeness
+from keyhole.studies.directions.heard import SURE
+from keyhole.studies.families.distances import in_common
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Place = tuple[SideName, int, int]  # side, layer, head
+LEAST = 10  # prompts of each task in which a head fires, without which nothing is said
+_SAME, _OTHER = 0.8, 0.5  # of what halves of one task share
+_SURE = 0.05  # a p-value, corrected over heads
+
+
+@dataclass(frozen=True)
+class Use:
+    """The channels that one side of a head uses, a row per prompt."""
+
+    prompts: Int[np.ndarray, "prompt"]
+    used: Bool[np.ndarray, "prompt channel"]
+
+    @property
+    def often(self) -> Float[np.ndarray, "channel"]:
+        """In which share of these prompts is each channel used?"""
+        return np.asarray(self.used.mean(0))
+
+
+@dataclass(frozen=True)
+class HeadUse:
+    """One side of a head in two tasks."""
+
+    layer: int
+    head: int
+    side: SideName
+    prompts: tuple[int, int]  # of each task
+    overlap: float  # of the two tasks, all prompts
+    between: float  # the same of as many prompts as halves have, on average over draws
+    within: tuple[float, float]  # halves of each task
+    chance: float  # with the channels of one task under other numbers
+    p: float  # of so little overlap, if prompts were dealt to tasks at random
+    q: float  # the same, corrected over heads (Benjamini and Hochberg)
+
+    @property
+    def share(self) -> float:
+        """Of what halves of one task share, how much do the two tasks?"""
+        return self.between / max(1e-12, sum(self.within) / 2)
+
+    @property
+    def found(self) -> Literal["same", "in part", "others"]:
+        """Does it use the same channels in both tasks?"""
+        if self.share >= _SAME:
+            return "same"
+        return "others" if self.share < _OTHER and self.q <= _SURE else "in part"
+
+
+def channel_use(store: Store) -> dict[Place, Use]:
+    """Which channels each head uses in which prompts, out of a store's edges alone."""
+    import pyarrow.compute as pc
+
+    columns = ["prompt", "to_layer", "to_head", "side", "channels"]
+    table = store.table("edges", columns=columns, where={"side": ["dest", "src"]})
+    if not len(table):
+        raise KeyholeError(f"{store.path} has no signals: its circuits use no channels.")
+    parents = pc.list_parent_indices(table["channels"]).to_numpy()
+    channel = pc.list_flatten(table["channels"]).to_numpy().astype(np.int64)
+    prompt, layer, head = (table[name].to_numpy().astype(np.int64)[parents] for name in columns[:3])
+    src = np.asarray(pc.equal(table["side"], "src"))[parents].astype(np.int64)
+    places, which = np.unique(np.stack([src, layer, head], axis=1), axis=0, return_inverse=True)
+    size = int(channel.max()) + 1
+    found: dict[Place, Use] = {}
+    for number, (side, at, index) in enumerate(places.tolist()):
+        mine = which.ravel() == number
+        prompts, row = np.unique(prompt[mine], return_inverse=True)
+        used = np.zeros((len(prompts), size), dtype=bool)
+        used[row.ravel(), channel[mine]] = True
+        found["src" if side else "dest", at, index] = Use(prompts, used)
+    return found
+
+
+def compare_use(
+    one: Mapping[Place, Use], other: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
+) -> tuple[HeadUse, ...]:
+    """Every head that fires in enough prompts of both tasks."""
+    both = sorted(
+        place for place in one if place in other and min(len(one[place].prompts), len(other[place].prompts)) >= LEAST
+    )
+    rng = np.random.default_rng(seed)
+    found = [_compared(place, *_padded(one[place].used, other[place].used), draws=draws, rng=rng) for place in both]
+    corrected = benjamini_hochberg([made.p for made in found])
+    return tuple(HeadUse(**{**made.__dict__, "q": q}) for made, q in zip(found, corrected, strict=True))
+
+
+def _padded(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both with as many channels."""
+    size = max(a.shape[1], b.shape[1])
+    x, y = (np.pad(used, ((0, 0), (0, size - used.shape[1]))).astype(np.float64) for used in (a, b))
+    return x, y
+
+
+def _compared(place: Place, a: np.ndarray, b: np.ndarray, *, draws: int, rng: np.random.Generator) -> HeadUse:
+    side, layer, head = place
+    n = min(len(a), len(b)) // 2
+    orders = [np.stack([rng.permutation(len(x)) for _ in range(draws)]) for x in (a, b)]
+    halves = [
+        (x[order[:, :n]].mean(1), x[order[:, n : 2 * n]].mean(1)) for x, order in zip((a, b), orders, strict=True)
+    ]
+    pooled, whole = np.concatenate([a, b]), float(in_common(a.mean(0), b.mean(0)))
+    dealt = np.stack([rng.permutation(len(pooled)) for _ in range(draws)])
+    null = in_common(pooled[dealt[:, : len(a)]].mean(1), pooled[dealt[:, len(a) :]].mean(1))
+    turned = np.stack([rng.permutation(a.shape[1]) for _ in range(draws)])
+    return HeadUse(
+        layer=layer,
+        head=head,
+        side=side,
+        prompts=(len(a), len(b)),
+        overlap=whole,
+        between=float(in_common(halves[0][0], halves[1][0]).mean()),
+        within=(float(in_common(*halves[0]).mean()), float(in_common(*halves[1]).mean())),
+        chance=float(in_common(np.broadcast_to(a.mean(0), turned.shape), b.mean(0)[turned]).mean()),
+        p=(1 + int((null <= whole).sum())) / (1 + draws),
+        q=1.0,
+    )
+
+
+# Do heads coordinate through shared directions, and use the same channels in two tasks? The record of a study.
+
+
+@dataclass(frozen=True)
+class SharedSide:
+    """One side of all heads of a store's circuits."""
+
+    __repr__ = brief
+
+    side: SideName
+    heads: tuple[Head, ...]  # with enough firings
+    cosines: Float[np.ndarray, "heads heads"] = field(repr=False)  # of their mean signals
+    clusters: tuple[tuple[Head, ...], ...]  # of near-equal ones, largest first; those of several heads
+    signals: tuple[Likeness, ...]  # near-equal pairs, with nothing taken out, then more and more
+    used: int  # channels that are used often
+    channels: tuple[Likeness, ...]  # near-parallel pairs of their vectors u_k or v_k
+
+    @property
+    def coordinate(self) -> bool:
+        """More near-equal pairs than other channels would give, with and without what all streams have in common?"""
+        return bool(self.signals) and all(one.near[0] > 0 and one.p <= SURE for one in self.signals)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Signals and channels of a store's heads; with another store, channels in both tasks."""
+
+    __repr__ = brief
+
+    model: str
+    stores: tuple[str, ...]
+    prompts: int  # whose signals were compared
+    limit: float  # of near-equal: a cosine
+    sides: tuple[SharedSide, SharedSide]
+    tasks: tuple[HeadUse, ...]  # empty without another store
+    settings: dict[str, Any]
+
+    def __str__(self) -> str:
+        from keyhole.studies.directions.directions import shared_text
+
+        return shared_text(self)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data: what JSON has."""
+        from keyhole.studies.directions.directions import shared_data
+
+        return shared_data(self)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Columns and rows: of two tasks a row per head and side, else of near-equal pairs."""
+        from keyhole.studies.directions.directions import pair_rows, task_rows
+
+        return task_rows(self) if self.tasks else pair_rows(self)
+
+    def plot(self) -> "Figure":
+        """Cosines of heads, near-equal pairs beside the control, overlaps. See `keyhole.studies.directions.figure`."""
+        from keyhole.studies.directions.figure import shared_figure
+
+        return shared_figure(self)
+
+    def to_html(self) -> str:
+        """All of it as one page."""
+        from keyhole.studies.directions.figure import shared_page
+
+        return shared_page(self)
+
+    def save(self, path: "str | Path") -> Path:
+        """Write the study: .json, .html (a page), .csv (a table), or a figure as .png, .svg or .pdf."""
+        from keyhole.figures.style import save_result
+
+        return save_result(self, path)

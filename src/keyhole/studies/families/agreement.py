@@ -1,0 +1,234 @@
+"""Do families agree with labels, and which circuit represents each?
+
+Do families follow a label of the prompts, such as the order of names? Beside labels that are shuffled.
+
+Two questions, since families may follow nothing that has a name, and a label may set circuits apart without families:
+how well does the cut agree with the label (ARI, NMI), and how far are circuits of other values apart (the share of
+squared distances between values, pseudo-F, and whose nearest circuit has the same value)?
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from keyhole.studies.families.clusters import Clustering
+from keyhole.studies.families.cuts import OUTSIDE, Cut
+
+if TYPE_CHECKING:
+    from keyhole.store.store import Store
+
+MOST = 600  # circuits whose distances are compared with shuffled labels: a sample, where there are more
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A number, and what shuffled labels give."""
+
+    value: float
+    mean: float
+    high: float  # 95 % are below
+    p: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One label of the prompts beside the circuits."""
+
+    label: str
+    values: int
+    circuits: int  # that have the label
+    ari: Beside | None  # of the cut; None: there is none
+    nmi: Beside | None
+    tree: Beside | None  # ARI of the cut into as many families as there are values; None: there is no such cut
+    explained: Beside  # share of the squared distances that lies between values
+    pseudo_f: float
+    within: float  # mean distance of circuits of the same value
+    between: float
+    nearest: Beside  # share of circuits whose nearest other circuit has the same value
+
+
+def labels_of(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> dict[str, tuple[str | None, ...]]:
+    """Every label of these prompts that tells some apart, and their wording (`template`)."""
+    names = [f"label_{name}" for name in store.manifest.labels] + ["template"]
+    table = store.table("prompts", columns=["prompt", *names], where={"prompt": prompts.tolist()})
+    place = {number: i for i, number in enumerate(table["prompt"].to_pylist())}
+    rows = [place[number] for number in prompts.tolist()]
+    columns = {name.removeprefix("label_"): table[name].to_pylist() for name in names}
+    found = {name: tuple(values[row] for row in rows) for name, values in columns.items()}
+    return {name: values for name, values in found.items() if 1 < len({*values} - {None}) < len(values)}
+
+
+def agreements(
+    labels: Mapping[str, Sequence[str | None]],
+    clustering: Clustering,
+    distances: Float[np.ndarray, "circuits circuits"],
+    *,
+    permutations: int = 199,
+    seed: int = 0,
+) -> tuple[Agreement, ...]:
+    """How well each label agrees with the best cut, and how far it sets circuits apart.
+
+    Circuits outside of families are left out of the agreement with a cut.
+    """
+    found = []
+    for name, values in labels.items():
+        rng = np.random.default_rng(seed)
+        known = np.array([i for i, value in enumerate(values) if value is not None], np.int64)
+        codes = np.unique(np.array([value for value in values if value is not None]), return_inverse=True)[1]
+        found.append(_agreement(name, (known, codes), clustering, distances, (permutations, rng)))
+    return tuple(found)
+
+
+def _agreement(
+    name: str,
+    label: tuple[Int[np.ndarray, "known"], Int[np.ndarray, "known"]],
+    clustering: Clustering,
+    distances: Float[np.ndarray, "circuits circuits"],
+    how: tuple[int, np.random.Generator],
+) -> Agreement:
+    (known, codes), (permutations, rng) = label, how
+    as_many = [cut for cut in clustering.cuts if cut.families == len(np.unique(codes))]
+    ari = _of_cut(adjusted_rand, clustering.cut, label, how)
+    nmi = _of_cut(mutual_information, clustering.cut, label, how)
+    tree = _of_cut(adjusted_rand, as_many[0] if as_many else None, label, how)
+    some = np.sort(rng.permutation(len(known))[:MOST])
+    codes, apart = codes[some], distances[np.ix_(known[some], known[some])].astype(np.float64)
+    groups, squares, same = len(np.unique(codes)), apart**2, codes[:, None] == codes[None, :]
+    explained = _beside(lambda one: share_between(squares, one), codes, permutations, rng)
+    np.fill_diagonal(same, False)
+    off = ~np.eye(len(codes), dtype=bool)
+    next_one = np.where(off, apart, np.inf).argmin(1)
+    nearest = _beside(lambda one: float((one == one[next_one]).mean()), codes, permutations, rng)
+    return Agreement(
+        label=name,
+        values=len(np.unique(label[1])),
+        circuits=len(known),
+        ari=ari,
+        nmi=nmi,
+        tree=tree,
+        explained=explained,
+        pseudo_f=_pseudo_f(explained.value, groups, len(codes)),
+        within=float(apart[same].mean()) if same.any() else float("nan"),
+        between=float(apart[off & ~same].mean()),
+        nearest=nearest,
+    )
+
+
+def _of_cut(
+    measure: Callable[[np.ndarray, np.ndarray], float],
+    cut: Cut | None,
+    label: tuple[Int[np.ndarray, "known"], Int[np.ndarray, "known"]],
+    how: tuple[int, np.random.Generator],
+) -> Beside | None:
+    """A measure of a label beside a cut, of the circuits that are in a family; None: there is no cut."""
+    if cut is None:
+        return None
+    own = cut.labels[label[0]]
+    inside = own != OUTSIDE
+    return _beside(lambda codes: measure(codes, own[inside]), label[1][inside], *how)
+
+
+def adjusted_rand(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> float:
+    """Pairs on which two partitions agree, 0 by chance and 1 if they are the same (Hubert and Arabie 1985).
+
+    >>> adjusted_rand(np.array([0, 0, 1, 1]), np.array([5, 5, 3, 3]))
+    1.0
+    """
+    table = _table(one, other)
+    pairs, rows, columns = (float((x * (x - 1) / 2).sum()) for x in (table, table.sum(1), table.sum(0)))
+    chance = rows * columns / max(len(one) * (len(one) - 1) / 2, 1)
+    most = (rows + columns) / 2
+    return 1.0 if most == chance else (pairs - chance) / (most - chance)
+
+
+def mutual_information(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> float:
+    """Shared information of two partitions over the mean of their own. Many small groups share much by chance.
+
+    >>> mutual_information(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]))
+    0.0
+    """
+    joint = _table(one, other) / max(len(one), 1)
+    rows, columns = joint.sum(1), joint.sum(0)
+    own = (_entropy(rows) + _entropy(columns)) / 2
+    return 1.0 if own == 0 else max(0.0, (_entropy(rows) + _entropy(columns) - _entropy(joint.ravel())) / own)
+
+
+def share_between(squares: Float[np.ndarray, "circuits circuits"], codes: Int[np.ndarray, "circuits"]) -> float:
+    """The share of squared distances that lies between groups: 1 - those within over all (Anderson 2001)."""
+    members = (codes[:, None] == np.unique(codes)[None, :]).astype(np.float64)
+    sizes = members.sum(0)
+    within = float((((squares @ members) * members).sum(0) / sizes).sum())
+    whole = float(squares.sum()) / len(codes)
+    return 1 - within / whole if whole > 0 else 0.0
+
+
+def _pseudo_f(explained: float, groups: int, circuits: int) -> float:
+    left = (1 - explained) / max(circuits - groups, 1)
+    return float("inf") if left <= 0 else explained / max(groups - 1, 1) / left
+
+
+def _beside(
+    measure: Callable[[np.ndarray], float], codes: Int[np.ndarray, "circuits"], draws: int, rng: np.random.Generator
+) -> Beside:
+    value = measure(codes)
+    null = np.array([measure(rng.permutation(codes)) for _ in range(draws)])
+    p = (1 + int((null >= value - 1e-12).sum())) / (draws + 1)
+    return Beside(value, float(null.mean()), float(np.quantile(null, 0.95)), p)
+
+
+def _table(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> Float[np.ndarray, "ones others"]:
+    rows, columns = (np.unique(values, return_inverse=True)[1] for values in (one, other))
+    shape = (int(rows.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1)
+    return np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+
+
+def _entropy(shares: Float[np.ndarray, "groups"]) -> float:
+    positive = shares[shares > 0]
+    return float(-(positive * np.log(positive)).sum())
+
+
+# Which circuit stands for many? The medoid: the one whose summed distance to all others of its group is least.
+
+MOST_VALUES = 40  # of a label whose values are represented: names have as many as there are
+
+
+@dataclass(frozen=True)
+class Representative:
+    """One circuit of a group."""
+
+    group: str  # "all", or a label with its value: order=ABBA
+    prompt: int
+    circuits: int
+    mean_distance: float  # from the others of the group
+
+
+def medoid(distances: Float[np.ndarray, "circuits circuits"], members: Int[np.ndarray, "members"]) -> tuple[int, float]:
+    """The member nearest to all members, the first of several; with its mean distance from the others.
+
+    >>> medoid(np.array([[0.0, 1, 1], [1, 0, 0.5], [1, 0.5, 0]]), np.array([0, 1, 2]))
+    (1, 0.75)
+    """
+    total = distances[np.ix_(members, members)].sum(1, dtype=np.float64)
+    best = int(total.argmin())
+    return int(members[best]), float(total[best] / max(len(members) - 1, 1))
+
+
+def representatives(
+    distances: Float[np.ndarray, "circuits circuits"],
+    prompts: Int[np.ndarray, "circuits"],
+    labels: Mapping[str, Sequence[str | None]],
+) -> tuple[Representative, ...]:
+    """Those of all circuits, and of each value of every label that has few."""
+    groups: dict[str, np.ndarray] = {"all": np.arange(len(prompts))}
+    for name, values in labels.items():
+        own = sorted({value for value in values if value is not None})
+        if len(own) <= MOST_VALUES:
+            groups |= {f"{name}={value}": np.flatnonzero([one == value for one in values]) for value in own}
+    found = []
+    for group, members in groups.items():
+        at, mean = medoid(distances, members)
+        found.append(Representative(group, int(prompts[at]), len(members), mean))
+    return tuple(found)

@@ -1,0 +1,298 @@
+"""Which families are significant? The tree's cuts, compared with chance and with the number of modes.
+
+Do circuits heap up in two places along their longest direction? Hartigan's dip test for more than one mode (1985).
+
+The longest direction is the first principal coordinate of the distances: it knows of no cut and no label. The dip is
+the distance from the nearest distribution that first rises and then falls in density; that of as many uniform values is
+the largest that one mode gives, whatever its shape. This is evidence of another kind than a cut's: a gradient whose
+ends fill up has two modes and no border between them.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.progress import Progress, silent
+from keyhole.studies.families.cuts import (
+    STABLE,
+    Cut,
+    cuts_of,
+    least_size,
+    one_cloud,
+    shuffled_distances,
+    silhouettes,
+    stabilities,
+    summed,
+    tree_of,
+)
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+MOST = 500  # circuits that are looked at
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Is one mode enough?"""
+
+    share: float  # of all variance that the longest direction has
+    dip: float
+    p: float  # of one mode
+    draws: int
+
+
+def modes_of(distances: Float[np.ndarray, "circuits circuits"], *, draws: int, rng: np.random.Generator) -> Modes:
+    """The test along the first principal coordinate of some circuits."""
+    some = np.sort(rng.permutation(len(distances))[:MOST])
+    along, share = first_coordinate(distances[np.ix_(some, some)])
+    own = dip(along)
+    uniform = [dip(rng.uniform(size=len(some))) for _ in range(draws)]
+    return Modes(share, own, (1 + sum(one >= own for one in uniform)) / (draws + 1), draws)
+
+
+def first_coordinate(distances: Float[np.ndarray, "circuits circuits"]) -> tuple[Float[np.ndarray, "circuits"], float]:
+    """Where circuits lie along the direction in which they differ most, and its share of their variance."""
+    from scipy.sparse.linalg import eigsh
+
+    similar = 1 - distances.astype(np.float64)
+    centred = similar - similar.mean(0) - similar.mean(1)[:, None] + similar.mean()
+    value, vector = eigsh(centred, k=1, v0=np.linspace(-1, 1, len(centred)))
+    return vector[:, 0], float(value[0] / max(np.trace(centred), np.finfo(float).tiny))
+
+
+def dip(values: Float[np.ndarray, "circuits"]) -> float:
+    """How far are values from having one mode? From 1 / 2n to 1/4, which two heaps of equal size approach.
+
+    A distribution function with one mode is convex before it and concave after it. So the greatest convex function
+    below the steps of the values and the least concave one above are drawn over an interval that holds the mode; where
+    they are farthest apart lies a narrower one, and what that leaves out is as far from its bound as it is.
+
+    >>> dip(np.array([0.0, 1, 2, 3])), round(dip(np.array([0.0, 0.1, 0.2, 5, 5.1, 5.2])), 3)
+    (0.125, 0.24)
+    """
+    x, counts = np.unique(values, return_counts=True)
+    after = counts.cumsum() / len(values)  # the steps: from each value on, and just before it
+    before = after - counts / len(values)
+    low, high, far = 0, len(x) - 1, 1 / len(values)
+    while low < high:
+        own = slice(low, high + 1)
+        rising, rise_at = _hull(x[own], before[own])
+        falling, fall_at = _hull(-x[own][::-1], -after[own][::-1])
+        falling, fall_at = -falling[::-1], high - low - fall_at[::-1]
+        apart = falling - rising
+        left, right = _widest(apart, rise_at, fall_at)
+        if max(apart[left], apart[right]) <= far:
+            break
+        outside = (after[own] - rising)[: left + 1].max(), (falling - before[own])[right:].max()
+        far = max(far, *outside)
+        low, high = low + left, low + right
+    return float(far / 2)
+
+
+def _widest(
+    apart: Float[np.ndarray, "values"], rise_at: Int[np.ndarray, "rise"], fall_at: Int[np.ndarray, "fall"]
+) -> tuple[int, int]:
+    """Between which corners of the two bounds are they farthest apart? The left one is the convex bound's."""
+    rise, fall = rise_at[apart[rise_at].argmax()], fall_at[apart[fall_at].argmax()]
+    if apart[fall] > apart[rise]:
+        return int(rise_at[rise_at <= fall].max()), int(fall)
+    return int(rise), int(fall_at[fall_at >= rise].min())
+
+
+def _hull(
+    x: Float[np.ndarray, "values"], y: Float[np.ndarray, "values"]
+) -> tuple[Float[np.ndarray, "values"], Int[np.ndarray, "corners"]]:
+    """The greatest convex function below points, at each of them; and its corners."""
+    corners: list[int] = []
+    for i in range(len(x)):
+        while len(corners) > 1 and _passes_below(x, y, (corners[-2], corners[-1], i)):
+            corners.pop()
+        corners.append(i)
+    at = np.array(corners)
+    return np.interp(x, x[at], y[at]), at
+
+
+def _passes_below(x: Float[np.ndarray, "values"], y: Float[np.ndarray, "values"], at: tuple[int, int, int]) -> bool:
+    """Does the way from the first to the third pass below the second?"""
+    a, b, c = at
+    return bool((y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a]))
+
+
+# Are there families, and how many? A cut by silhouette that other prompts would give too, beside worlds without any.
+#
+# A cut is believed if its families are stable under resampling, and if it is better than 95 % of the cuts of either
+# world without families (`keyhole.studies.families.cuts`), by both of two measures. The *margin*: four of five
+# circuits are nearer to their own family by more. What it *explains*: the share of all squared distances that lies
+# between families. Otherwise there is one family. A wide and even gradient between two extremes may still pass for
+# two families.
+#
+# Silhouettes are small where circuits differ in hundreds of ways, and there a cloud is hard to exclude. So what heaps
+# up in two places (`keyhole.studies.families.clusters`) is told as well: a *split*, which is stable and no matter of
+# sizes and frequencies, but may have no border.
+
+MOST_FAMILIES = 40
+WORLDS = 300  # circuits of a world without families: a sample, where there are more
+LEVEL = 0.05
+MEASURES = ("margin", "explained")
+SHUFFLED = "shuffled"
+_MODES = 199  # draws
+_MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
+
+
+@dataclass(frozen=True)
+class Null:
+    """What worlds without families give, beside what was found."""
+
+    name: str  # of the world
+    measure: str  # margin, or explained
+    value: float  # what was found
+    mean: float
+    high: float  # 95 % are below
+    p: float
+    draws: int
+
+
+@dataclass(frozen=True, repr=False)
+class Clustering:
+    """The tree of circuits, its cuts, and which of them is believed."""
+
+    tree: Float[np.ndarray, "merges 4"]
+    least: int  # circuits of the smallest family
+    cuts: tuple[Cut, ...]  # the best for each number of families
+    stability: tuple[Float[np.ndarray, "families"], ...]  # of every cut's families
+    best: int | None  # which of the cuts is the best; None: no cut leaves two families
+    given: bool  # was the number of families asked for?
+    nulls: tuple[Null, ...]  # both measures in both worlds
+    modes: Modes | None  # None: there is no cut
+
+    __repr__ = brief
+
+    @property
+    def cut(self) -> Cut | None:
+        """The best cut, whether it is believed or not."""
+        return None if self.best is None else self.cuts[self.best]
+
+    @property
+    def stable(self) -> bool:
+        """Would other prompts give the same families?"""
+        return self.best is not None and float(self.stability[self.best].mean()) >= STABLE
+
+    @property
+    def separate(self) -> bool:
+        """Do the families stand apart, other than in any world without families?"""
+        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls)
+
+    @property
+    def split(self) -> bool:
+        """Do circuits heap up in more than one place, in a way that other prompts would repeat?"""
+        chance = [null for null in self.nulls if null.name == SHUFFLED]
+        heaps = self.modes is not None and self.modes.p <= LEVEL
+        return self.stable and heaps and all(null.p <= LEVEL for null in chance)
+
+
+def clusters(
+    matrix: "csr_array",
+    distances: Float[np.ndarray, "circuits circuits"],
+    *,
+    k: int | None = None,
+    draws: int = 49,
+    resamples: int = 50,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Clustering:
+    """Cut circuits into families: the best silhouette of all stable cuts, or `k` families.
+
+    `progress` is told the worlds without families that were drawn, which take longest.
+    """
+    n, rng = len(distances), np.random.default_rng(seed)
+    least = least_size(n)
+    if k is not None and not 2 <= k <= n:
+        raise KeyholeError(f"{n} circuits cannot be cut into {k} families: ask for 2 to {n}.")
+    tree = tree_of(distances) if n > 1 else np.zeros((0, 4))
+    found = cuts_of(distances, tree, least=least, most=max(MOST_FAMILIES, k or 0)) if n > 1 else {}
+    if k is not None and k not in found:
+        told = ", ".join(map(str, sorted(found))) or "none"
+        raise KeyholeError(f"no cut has {k} families of {least} circuits or more; there are cuts into {told}.")
+    steady = stabilities(distances, found, least=least, draws=resamples, rng=rng)
+    best = k if k is not None else _best(found, steady)
+    order = sorted(found)
+    nulls: tuple[Null, ...] = ()
+    if best is not None:
+        nulls = _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng, progress=progress)
+    modes = None if best is None else modes_of(distances, draws=_MODES, rng=rng)
+    return Clustering(
+        tree=tree,
+        least=least,
+        cuts=tuple(found[one] for one in order),
+        stability=tuple(steady[one] for one in order),
+        best=None if best is None else order.index(best),
+        given=k is not None,
+        nulls=nulls,
+        modes=modes,
+    )
+
+
+def margin_of(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
+    """The silhouette that four of five circuits exceed."""
+    return float(np.quantile(silhouettes(summed(distances, labels), labels), _MARGIN))
+
+
+def explained(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
+    """The share of all distances that lies between families. 1 - J is half a squared distance: see `one_cloud`."""
+    sizes = np.bincount(labels)
+    own = [float(distances[np.ix_(m, m)].sum(dtype=np.float64)) / max(len(m), 1) for m in _members(labels, len(sizes))]
+    whole = float(distances.sum(dtype=np.float64)) / len(labels)
+    return 1 - sum(own) / whole if whole > 0 else 0.0
+
+
+def _members(labels: Int[np.ndarray, "circuits"], groups: int) -> list[np.ndarray]:
+    return [np.flatnonzero(labels == one) for one in range(groups)]
+
+
+def _best(found: dict[int, Cut], steady: dict[int, np.ndarray]) -> int | None:
+    stable = [one for one in found if steady[one].mean() >= STABLE]
+    return max(stable or found, key=lambda one: found[one].silhouette, default=None)
+
+
+def _beside_nulls(
+    matrix: "csr_array",
+    distances: Float[np.ndarray, "circuits circuits"],
+    cut: Cut,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> tuple[Null, ...]:
+    """Both measures of a cut, and of the cuts of worlds without families, of a sample of circuits."""
+    some = np.sort(rng.permutation(len(distances))[:WORLDS])
+    own, labels = distances[np.ix_(some, some)], cut.labels[some]
+    value = np.array([margin_of(own, labels), explained(own, labels)])
+    found = []
+    for number, (name, draw) in enumerate(
+        ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(own)))
+    ):
+        made = []
+        for done in range(draws):
+            progress(number * draws + done, 2 * draws)
+            made.append(_measures(draw(rng), cut.families))
+        drawn = np.array(made)
+        p = (1 + (drawn >= value).sum(0)) / (draws + 1)
+        for i, measure in enumerate(MEASURES):
+            mean, high = float(drawn[:, i].mean()), float(np.quantile(drawn[:, i], 0.95))
+            found.append(Null(name, measure, float(value[i]), mean, high, float(p[i]), draws))
+    return tuple(found)
+
+
+def _measures(distances: Float[np.ndarray, "circuits circuits"], families: int) -> tuple[float, float]:
+    """The margin of the best cut of a world, and what its cut into as many families explains (or the next more)."""
+    found = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
+    if not found:
+        return 0.0, 0.0
+    best = max(found.values(), key=lambda cut: cut.silhouette)
+    as_many = min((one for one in found if one >= families), default=max(found))  # more families explain more
+    return margin_of(distances, best.labels), explained(distances, found[as_many].labels)

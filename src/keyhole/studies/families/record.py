@@ -1,0 +1,315 @@
+"""What came of it? Families, their averages, and circuits beyond the sample.
+
+Is the average of circuits any prompt's circuit? What most prompts share, beside what each of them has.
+
+The averaged circuit has the terms that at least half of the prompts have. A term's share is a mean over prompts, so
+its variance under bootstrap is that of one prompt over their number; whether the average as a whole is the same for
+other prompts is drawn. Groups of random circuits, as large as each family, say what size alone does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from keyhole.brief import brief
+from keyhole.studies.families.agreement import Agreement, Representative, adjusted_rand
+from keyhole.studies.families.clusters import Clustering
+from keyhole.studies.families.cuts import OUTSIDE, cuts_of, least_size, tree_of
+from keyhole.studies.families.distances import Granularity, between, between_blocks, in_common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from scipy.sparse import csr_array
+
+    from keyhole.studies.families.sets import Sets
+
+SHARE = 0.5  # of the prompts: a term of the averaged circuit is had by as many
+_DRAWS = 100
+_CONTROLS = 10
+
+
+@dataclass(frozen=True)
+class Average:
+    """The averaged circuit of a group of circuits, beside the circuits themselves."""
+
+    group: str
+    circuits: int
+    union: int  # terms that any circuit has
+    mean_size: float  # terms of one circuit
+    size: int  # terms of the averaged circuit
+    variance: float  # of the presence of its terms, from prompt to prompt: mean of share (1 - share); 0.25 at most
+    deviation: float  # of the shares under bootstrap, the mean over its terms
+    again: float  # Jaccard of it with the averaged circuits of resampled prompts
+    nearest: float  # Jaccard with the most similar circuit of the group
+    typical: float  # Jaccard with a circuit of the group, the mean
+    held: float  # share of its terms that the circuit which has most of them has
+    whole: float  # share of circuits that have all of its terms
+    missed: float  # share of a circuit's own terms that it lacks, the mean
+
+
+_NUMBERS = tuple(one.name for one in fields(Average) if one.name != "group")
+_WHOLE = ("circuits", "union", "size")
+
+
+def averages(
+    matrix: "csr_array", groups: Sequence[tuple[str, Int[np.ndarray, "members"]]], *, seed: int = 0
+) -> tuple[Average, ...]:
+    """Of all circuits and of each group; after each group, of random circuits as many."""
+    rng, n = np.random.default_rng(seed), matrix.shape[0]
+    binary = matrix.copy()
+    binary.data = np.ones_like(binary.data)
+    found = [average(binary, np.arange(n), "all", rng=rng)]
+    for name, members in groups:
+        found.append(average(binary, members, name, rng=rng))
+        random = [rng.choice(n, len(members), replace=False) for _ in range(_CONTROLS)]
+        found.append(_mean([average(binary, np.sort(one), f"as many at random ({name})", rng=rng) for one in random]))
+    return tuple(found)
+
+
+def average(
+    matrix: "csr_array", members: Int[np.ndarray, "members"], group: str, *, rng: np.random.Generator
+) -> Average:
+    """The averaged circuit of these circuits (a binary matrix)."""
+    from scipy.sparse import csr_array
+
+    own = matrix[members]
+    n, sizes = len(members), np.diff(own.indptr)
+    shares = np.asarray(own.sum(0)).ravel() / n
+    kept = shares >= SHARE
+    size = int(kept.sum())
+    inside = np.asarray(own @ kept.astype(np.float64)).ravel()  # of the average's terms, how many each has
+    alike = 1 - between(own, csr_array(kept[None, :].astype(np.float64)))[:, 0]
+    drawn = _resampled(own, rng)
+    return Average(
+        group=group,
+        circuits=n,
+        union=int((shares > 0).sum()),
+        mean_size=float(sizes.mean()),
+        size=size,
+        variance=_mean_over(shares * (1 - shares), kept),
+        deviation=_mean_over(drawn.std(0), kept),
+        again=float(in_common(drawn >= SHARE, kept).mean()),
+        nearest=float(alike.max()),
+        typical=float(alike.mean()),
+        held=float(inside.max() / max(size, 1)),
+        whole=float((inside == size).mean()),
+        missed=float(np.mean(1 - inside / np.maximum(sizes, 1))),
+    )
+
+
+def _resampled(own: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, "draws terms"]:
+    """The share of prompts that have each term, in resamples of the prompts."""
+    n = own.shape[0]
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=_DRAWS).astype(np.float64)
+    return np.asarray((own.T @ counts.T).T / n)
+
+
+def _mean_over(values: Float[np.ndarray, "terms"], kept: Bool[np.ndarray, "terms"]) -> float:
+    return float(values[kept].mean()) if kept.any() else 0.0
+
+
+def _mean(found: Sequence[Average]) -> Average:
+    """Several groups as one, number by number."""
+    means = {name: float(np.mean([getattr(one, name) for one in found])) for name in _NUMBERS}
+    told: dict[str, Any] = {name: round(mean) if name in _WHOLE else mean for name, mean in means.items()}
+    return Average(group=found[0].group, **told)
+
+
+# What is known of the families of a store's circuits? One frozen record, with its text, figure, page and files.
+
+
+@dataclass(frozen=True, repr=False)
+class Family:
+    """Circuits that belong together."""
+
+    number: int  # 1 for the largest
+    members: tuple[int, ...]  # prompts
+    representative: int  # the prompt whose circuit is nearest to all others
+    stability: float  # mean Jaccard with the nearest family of resampled circuits; NaN: there is but one
+    silhouette: float  # mean over its members in the sample
+    mean_distance: float  # of two members
+    mean_size: float  # terms of a member
+    common: Mapping[str, tuple[str, float]]  # by label: the most frequent value, and its share of the members
+
+    __repr__ = brief
+
+    @property
+    def size(self) -> int:
+        """How many circuits belong to it."""
+        return len(self.members)
+
+
+@dataclass(frozen=True, repr=False)
+class Level:
+    """What one granularity gives."""
+
+    granularity: Granularity
+    terms: int
+    mean_size: float  # terms of a circuit
+    mean_distance: float
+    clustering: Clustering
+    agreement: tuple[Agreement, ...]
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Circuits beyond the sample that was cut: each went to the family of least mean distance, if near enough."""
+
+    circuits: int
+    outside: int  # too far from every family
+    held_out: int  # circuits of the sample that were cut without, and then assigned in the same way
+    agreement: float  # ARI of their families with those they have in the cut of the whole sample
+
+
+@dataclass(frozen=True)
+class About:
+    """What was asked, and of what."""
+
+    store: str
+    model: str
+    task: str
+    granularity: Granularity
+    side: bool
+    role: bool
+    weighted: bool
+    where: str
+    seed: int
+    prompts: int  # in the store
+    circuits: int  # that have a circuit
+    asked: int  # and are as `where` wants them
+    sampled: int  # and were cut
+
+
+@dataclass(frozen=True, repr=False)
+class Families:
+    """Families of circuits; `str()` reads as a report."""
+
+    about: About  # what was asked: store, sets, settings
+    prompts: Int[np.ndarray, "circuits"]  # numbers of the prompts whose circuits these are
+    labels: Int[np.ndarray, "circuits"]  # which family each is of; 0: outside of all
+    families: tuple[Family, ...]
+    levels: tuple[Level, ...]  # the one that was asked for first
+    representatives: tuple[Representative, ...]  # of each family
+    averages: tuple[Average, ...]  # of all circuits and of families, beside circuits
+    rest: Rest | None
+    sample: Int[np.ndarray, "sampled"] = field(repr=False)  # prompts that were cut
+    distances: Float[np.ndarray, "sampled sampled"] = field(repr=False)  # between the circuits that were cut
+    values: Mapping[str, tuple[str | None, ...]] = field(repr=False)  # labels of the sample's prompts
+
+    __repr__ = brief
+
+    @property
+    def clustering(self) -> Clustering:
+        """Tree, cuts and nulls at the granularity that was asked for."""
+        return self.levels[0].clustering
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain values, without distances and trees."""
+        from keyhole.studies.families.report import record
+
+        return record(self)
+
+    def plot(self) -> "Figure":
+        """Dendrogram, distances in its order, and labels beside them. See `keyhole.studies.families.figure`."""
+        from keyhole.studies.families.figure import families_figure
+
+        return families_figure(self)
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        from keyhole.studies.families.page import families_page
+
+        return families_page(self)
+
+    def save(self, path: "str | Path") -> "Path":
+        """Write it: .json (numbers), .csv (a row per circuit), .html (a page), or .png, .svg, .pdf (the figure)."""
+        from keyhole.figures.style import save_result
+
+        return save_result(self, path)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[int]]]:
+        """Columns and rows: a row per circuit, with its family and whether it represents it."""
+        chosen = {one.representative for one in self.families}
+        rows = zip(self.prompts.tolist(), self.labels.tolist(), strict=True)
+        return ("prompt", "family", "representative"), [(i, own, int(i in chosen)) for i, own in rows]
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import families_html
+
+        return families_html(self)
+
+    def __str__(self) -> str:
+        from keyhole.studies.families.report import report
+
+        return report(self)
+
+
+# To which family does a circuit belong that was not cut? To the nearest, if it is near enough.
+#
+# Average linkage joins a circuit to a cluster whose mean distance is below the height of the cut, and so does this.
+
+_COMPARED = 200  # members of a family with which a circuit is compared
+_HELD_OUT = 0.2  # share of the sample
+
+
+def assign_rest(
+    sets: "Sets",
+    sample: Int[np.ndarray, "sampled"],
+    cut: tuple[Int[np.ndarray, "sampled"], Clustering],
+    *,
+    distances: Float[np.ndarray, "sampled sampled"],
+    seed: int,
+) -> tuple[Int[np.ndarray, "circuits"], Rest]:
+    """The family of every circuit of `sets`, of which a sample was cut; and how well held-out circuits are assigned."""
+    labels, clustering = cut
+    rng = np.random.default_rng(seed)
+    inside = np.isin(sets.prompts, sample)
+    found = np.full(len(sets), OUTSIDE)
+    found[inside] = labels
+    rest = np.flatnonzero(~inside)
+    if labels.max() < 2:
+        found[rest] = 1
+        return found, Rest(len(rest), 0, 0, float("nan"))
+    assert clustering.cut is not None
+    chosen = np.flatnonzero(inside)[_some_of_each(labels, rng)]
+    own = found[chosen]
+    for here, block in between_blocks(sets.matrix[rest], sets.matrix[chosen]):
+        found[rest[here]] = _nearest(block, own, clustering.cut.height)
+    held, agreement = _held_out(distances, labels, rng)
+    return found, Rest(len(rest), int((found[rest] == OUTSIDE).sum()), held, agreement)
+
+
+def _nearest(
+    distances: Float[np.ndarray, "rows chosen"], labels: Int[np.ndarray, "chosen"], height: float
+) -> Int[np.ndarray, "rows"]:
+    means = np.stack([distances[:, labels == one].mean(1) for one in range(1, int(labels.max()) + 1)], 1)
+    return np.where(means.min(1) < height, means.argmin(1) + 1, OUTSIDE)
+
+
+def _some_of_each(labels: Int[np.ndarray, "sampled"], rng: np.random.Generator) -> Int[np.ndarray, "chosen"]:
+    families = range(1, int(labels.max()) + 1)
+    return np.concatenate([rng.permutation(np.flatnonzero(labels == one))[:_COMPARED] for one in families])
+
+
+def _held_out(
+    distances: Float[np.ndarray, "sampled sampled"], labels: Int[np.ndarray, "sampled"], rng: np.random.Generator
+) -> tuple[int, float]:
+    """A part of the sample is assigned to families that the others make alone: does it get where it was?"""
+    order = rng.permutation(len(labels))
+    held, others = np.sort(order[: int(_HELD_OUT * len(order))]), np.sort(order[int(_HELD_OUT * len(order)) :])
+    own = distances[np.ix_(others, others)]
+    families = int(labels.max())
+    found = cuts_of(own, tree_of(own), least=least_size(len(others)), most=families)
+    if families not in found:
+        return len(held), float("nan")
+    cut = found[families]
+    inside = np.flatnonzero(cut.labels)
+    assigned = _nearest(distances[np.ix_(held, others[inside])], cut.labels[inside], cut.height)
+    return len(held), adjusted_rand(labels[held], assigned)

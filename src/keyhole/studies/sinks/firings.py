@@ -1,0 +1,136 @@
+"""Which firings are looked at? Of every head and prompt, one on the first token and one on another, drawn at random."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.intervene.removal import Metric
+from keyhole.models.model import Model
+from keyhole.models.numbers import exact_matmul
+from keyhole.models.run import AttentionRun, Run
+from keyhole.progress import Progress, silent
+from keyhole.studies.directions.alike import Ambient, Moments
+from keyhole.studies.directions.heard import Caused, Heard, hear, joined, of_firings
+from keyhole.tracing.firing import Tau, threshold
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain_sites
+
+BATCH = 8  # prompts side by side
+
+
+@dataclass(frozen=True)
+class StoredQuestion:
+    """A prompt, and what its answer is measured by."""
+
+    number: int
+    token_ids: tuple[int, ...]
+    metric: Metric
+
+
+@dataclass
+class Listened:
+    """What was heard in firings on the first token, and on others; and the streams it was heard in."""
+
+    rest: list[Heard] = field(default_factory=list)  # where heads rest: on the first token
+    other: list[Heard] = field(default_factory=list)
+    moments: Moments = field(default_factory=Moments)
+    firings: int = 0  # on the first token, of all prompts
+    sites: int = 0  # and how many there could be: heads times tokens after the first
+
+    @cached_property
+    def ambient(self) -> Ambient:
+        """What the streams have in common."""
+        return self.moments.ambient()
+
+
+def layers_of(model: Model) -> list[int]:
+    """The attention layers above the first, whose heads hear others; at least one is needed."""
+    layers = model.attention_layers[1:]
+    if not layers:
+        raise KeyholeError(f"{model.name} has one attention layer: no head can hear another, and no signal is shared.")
+    return layers
+
+
+def batches(
+    model: Model, asked: Sequence[StoredQuestion], size: int = BATCH
+) -> Iterator[tuple[Sequence[StoredQuestion], Writes]]:
+    """Prompts side by side, with all that was written."""
+    for start in range(0, len(asked), size):
+        own = asked[start : start + size]
+        yield own, Writes(model.run_many([list(one.token_ids) for one in own], bos=False))
+
+
+def listen(
+    model: Model, asked: Sequence[StoredQuestion], tau: Tau, *, seed: int = 0, progress: Progress = silent
+) -> Listened:
+    """Explain a firing of every head on the first token and, in every second prompt, one on another token."""
+    found, layers = Listened(), layers_of(model)
+    generator = torch.Generator().manual_seed(seed)
+    total, done = len(layers) * -(-len(asked) // BATCH), 0
+    with exact_matmul(), model.steady():
+        for own, writes in batches(model, asked):
+            found.moments.add(writes, layers)
+            for layer in layers:
+                _listen(found, writes, layer, own, tau=tau, generator=generator)
+                progress(done := done + 1, total)
+    found.rest, found.other = joined(found.rest), joined(found.other)
+    return found
+
+
+def _listen(
+    found: Listened,
+    writes: Writes,
+    layer: int,
+    asked: Sequence[StoredQuestion],
+    *,
+    tau: Tau,
+    generator: torch.Generator,
+) -> None:
+    prompts = [one.number for one in asked]
+    numbers = {id(run): i for i, run in enumerate(writes.runs)}
+    fires = firing(writes, layer, tau)
+    found.firings += int(fires[..., 0].sum())
+    found.sites += fires.shape[1] * sum(len(run) - 1 for run in writes.runs)
+    first = torch.zeros_like(fires)
+    first[..., 0] = fires[..., 0]
+    other = fires & ~first
+    other[1::2] = False
+    for chosen, into in ((first, found.rest), (other, found.other)):
+        places = _drawn(chosen, generator)
+        if places:
+            caused: Iterator[Caused] = of_firings(explain_sites(writes, layer, places, tau).firings(), numbers)
+            into += hear(writes, caused, prompts)
+
+
+def firing(writes: Writes, layer: int, tau: Tau) -> Bool[Tensor, "runs heads dest src"]:
+    """Where do this layer's heads fire? Not at the first token, which sees itself alone."""
+    record = writes.record(layer)
+    weights = record.weights(record.heads, range(writes.n))
+    return fires_in(record, writes.runs, weights, tau)
+
+
+def fires_in(
+    record: AttentionRun, runs: Sequence[Run], weights: Float[Tensor, "runs heads dest src"], tau: Tau
+) -> Bool[Tensor, "runs heads dest src"]:
+    """The same of any weights: those at or above tau, of tokens after the first."""
+    visible = record.visible()
+    tau_ = [threshold(tau, dest, int(count)) for dest, count in enumerate(visible.sum(-1).tolist())]
+    limit = torch.tensor(tau_, dtype=torch.float64, device=weights.device)
+    fires: Tensor = (weights.double() >= limit[:, None]) & visible
+    fires[:, :, 0] = False
+    for i, run in enumerate(runs):
+        fires[i, :, len(run) :] = False
+    return fires
+
+
+def _drawn(fires: Bool[Tensor, "runs heads dest src"], generator: torch.Generator) -> list[tuple[int, int, int, int]]:
+    """One firing of each run and head that has any."""
+    runs, heads, n, _ = fires.shape
+    order = torch.rand(fires.shape, generator=generator) * fires.cpu()
+    value, at = order.flatten(2).max(-1)
+    return [(r, h, *divmod(int(at[r, h]), n)) for r in range(runs) for h in range(heads) if float(value[r, h]) > 0]

@@ -1,0 +1,275 @@
+"""What came of it? Heads, signals and massive activations.
+
+Which coordinates of the first token's stream are massive, since which layer, and who writes them?
+
+A coordinate is massive if it is more than a hundred times the median magnitude of its layer's streams, as a few are in
+many models at the first token alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.brief import Head, brief
+from keyhole.circuits.records import Component, SideName
+from keyhole.errors import KeyholeError
+from keyhole.models.run import Run
+from keyhole.stats import Interval
+from keyhole.studies.directions.alike import Likeness
+from keyhole.studies.directions.heard import SURE
+from keyhole.tracing.writers import split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MASSIVE = 100.0  # times the median magnitude
+
+
+@dataclass(frozen=True)
+class Massive:
+    """One coordinate that is massive at the first token."""
+
+    coordinate: int
+    first: int  # the layers whose input has it so large
+    last: int
+    peak: int  # where it is largest beside the median
+    times: float  # the median magnitude, there
+    elsewhere: float  # the same of the largest other token
+    value: float  # what it is there, on average over prompts
+    maker: Component  # who writes the largest share of it where it is massive first
+    made: float
+    writer: Component  # and at its peak
+    share: float
+
+
+def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
+    """The massive coordinates of these runs' first tokens, largest first; medians over runs."""
+    layers = len(runs[0].layers)
+    first = np.stack([np.median([_times(run, layer)[0] for run in runs], axis=0) for layer in range(layers)])
+    found = []
+    for coordinate in np.nonzero((first > times).any(0))[0].tolist():
+        at = np.nonzero(first[:, coordinate] > times)[0]
+        peak = int(first[:, coordinate].argmax())
+        other = np.median([_times(run, peak)[1:, coordinate].max(initial=0.0) for run in runs])
+        value = float(np.mean([float(run.layers[peak].resid[0, coordinate]) for run in runs]))
+        top = float(first[peak, coordinate])
+        authors = (*_author(runs, int(at[0]), coordinate), *_author(runs, peak, coordinate))
+        found.append(Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, *authors))
+    return tuple(sorted(found, key=lambda one: -one.times))
+
+
+def _times(run: Run, layer: int) -> Float[np.ndarray, "pos d_model"]:
+    """Magnitudes of a layer's streams, in units of their median."""
+    x = run.layers[layer].resid.double().abs().cpu().numpy()
+    middle = float(np.median(x))
+    return np.asarray(x / middle if middle > 0 else np.zeros_like(x))
+
+
+def _author(runs: Sequence[Run], layer: int, coordinate: int) -> tuple[Component, float]:
+    """Who writes most of a coordinate at the first token, and its share of it, on average over runs."""
+    shares: dict[Component, float] = defaultdict(float)
+    for run in runs:
+        found = split(run, layer, 0)
+        values: list[float] = found.vectors[:, coordinate].double().tolist()
+        whole = sum(values)
+        for writer, value in zip(found.writers, values, strict=True):
+            shares[Component.of(writer)] += value / whole / len(runs)
+    author = max(shares, key=lambda one: shares[one])
+    return author, shares[author]
+
+
+def along(vectors: Float[Tensor, "heads d_model"], found: Sequence[Massive]) -> float:
+    """Which share of directions (of length 1) lies along the massive coordinates?"""
+    if not found or not len(vectors):
+        return 0.0
+    at = torch.tensor([one.coordinate for one in found])
+    return float(vectors[:, at].square().sum(1).mean())
+
+
+# What drives firings on the first token? The record of a study: heads, how alike they are, and what removal does.
+
+Found = Literal["shared", "a shared part", "not shared"]
+MANY = 4  # heads, without which nothing is shared
+LAYERS = 2  # in which they must be
+NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
+HALF = 0.5  # of the firings on the first token
+
+
+class NoSinksError(KeyholeError):
+    """No head rests on the first token."""
+
+
+@dataclass(frozen=True)
+class SinkHead:
+    """A head that fires on the first token, on one side of its scores."""
+
+    layer: int
+    head: int
+    firings: int  # that were explained
+    spread: float  # mean cosine distance of its signals from each other
+    controlled: bool  # are they alike?
+    cluster: int | None  # of controlled heads, the largest cluster first
+    channels: float  # of a signal, on average
+    writers: tuple[tuple[str, float], ...]  # the largest shares of its signals
+
+
+@dataclass(frozen=True)
+class Others:
+    """The same heads when they fire on other tokens."""
+
+    taken: int | None
+    heads: int
+    near: float  # NaN where fewer than two layers have such heads
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What the directions that most control signals share do, once they are gone: beside others of the same rank."""
+
+    taken: int | None  # out of the signals before their directions were found
+    rank: int
+    energy: float  # share of the stream that lies there, at the tokens where it is taken out
+    random_energy: float  # the same of random subspaces, on average
+    explained: Interval  # share of held-out firings that are below tau without it, over prompts
+    random_explained: tuple[float, ...]  # subspaces drawn from the streams' own covariance
+    shuffled_explained: tuple[float, ...]  # what the same writers put into the heads' other channels has in common
+    sinks: Interval | None = None  # mean weight on the first token in passes without it; None: no pass was made
+    answer: Interval | None = None
+    random_sinks: tuple[float, ...] = ()
+    random_answers: tuple[float, ...] = ()
+    shuffled_sinks: tuple[float, ...] = ()
+    shuffled_answers: tuple[float, ...] = ()
+
+    @property
+    def acts(self) -> bool:
+        """Does it take half of the firings, more than any random subspace; and more weight in the model's pass?
+
+        What the same writers put into other channels is no bar: where all heads hear one vector, its parts in any
+        channels add up to that vector.
+        """
+        if self.sinks is None or self.explained[0] < HALF:
+            return False
+        more = self.explained[0] > max(self.random_explained, default=0.0)
+        return more and self.sinks[0] < min(self.random_sinks, default=1.0)
+
+
+@dataclass(frozen=True)
+class SinkSide:
+    """One side of all firings on the first token."""
+
+    __repr__ = brief
+
+    side: SideName
+    heads: tuple[SinkHead, ...]
+    cosines: Float[np.ndarray, "controlled controlled"] = field(repr=False)  # of controlled heads, in their order
+    shuffled: Float[np.ndarray, "controlled controlled"] = field(repr=False)  # one draw of the control
+    likeness: tuple[Likeness, ...]  # with nothing taken out, then more and more; empty of too few heads
+    others: tuple[Others, ...]
+    removals: tuple[Removal, ...]
+    along: float  # share of the control signals along the first token's massive coordinates
+
+    @property
+    def controlled(self) -> tuple[SinkHead, ...]:
+        """The heads whose signals are alike over firings."""
+        return tuple(head for head in self.heads if head.controlled)
+
+    @property
+    def clusters(self) -> tuple[tuple[Head, ...], ...]:
+        """Controlled heads that belong together, the largest cluster first."""
+        groups: dict[int, list[Head]] = {}
+        for head in self.controlled:
+            assert head.cluster is not None
+            groups.setdefault(head.cluster, []).append((head.layer, head.head))
+        return tuple(tuple(groups[number]) for number in sorted(groups))
+
+    @property
+    def found(self) -> Found:
+        """Is there a shared control signal? It must survive without what all streams have in common."""
+        heads = self.controlled
+        if not self.likeness or len(heads) < MANY or len({one.layer for one in heads}) < LAYERS or not self.acts:
+            return "not shared"
+        pairs = list(zip(self.likeness, self.others, strict=True))
+        if all(one.near[0] >= NEAR and one.p <= SURE and not one.near[0] <= other.near for one, other in pairs):
+            return "shared"
+        part = all(
+            one.p_cosine <= SURE and one.cosine[1] > one.shuffled_cosine[2] and not one.cosine[0] <= other.cosine
+            for one, other in pairs
+        )
+        return "a shared part" if part else "not shared"
+
+    @property
+    def acts(self) -> bool:
+        """Do few directions make the firings, and still so if what all streams have in common is taken out first?"""
+        ways = {one.taken for one in self.removals}
+        return bool(ways) and all(any(one.acts for one in self.removals if one.taken == taken) for taken in ways)
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Firings on the first token, over some prompts of a model."""
+
+    __repr__ = brief
+
+    model: str
+    prompts: int  # explained
+    held_out: int  # others, on which removals were tried
+    share: float  # of heads' tokens after the first that fire on it
+    before: float  # mean weight on the first token, in held-out prompts
+    answer: float  # and their answers
+    layer: int  # from which on subspaces were taken out
+    sides: tuple[SinkSide, SinkSide]  # dest and src
+    massive: tuple[Massive, ...]  # coordinates of the first token's stream
+    settings: dict[str, Any]
+
+    def side(self, name: SideName) -> SinkSide:
+        """The dest or the src side."""
+        return self.sides[0] if name == "dest" else self.sides[1]
+
+    def __str__(self) -> str:
+        from keyhole.studies.sinks.report import sinks_text
+
+        return sinks_text(self)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data: what JSON has."""
+        from keyhole.studies.sinks.report import sinks_record
+
+        return sinks_record(self)
+
+    def plot(self) -> "Figure":
+        """Cosines of heads beside the control, and what removal does. See `keyhole.studies.sinks.report`."""
+        from keyhole.studies.sinks.report import sinks_figure
+
+        return sinks_figure(self)
+
+    def to_html(self) -> str:
+        """All of it as one page."""
+        from keyhole.studies.sinks.report import sinks_page
+
+        return sinks_page(self)
+
+    def save(self, path: "str | Path") -> Path:
+        """Write the study: .json, .html (a page), .csv (heads), or a figure as .png, .svg or .pdf."""
+        from keyhole.figures.style import save_result
+
+        return save_result(self, path)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Columns and rows: a row per head and side."""
+        from keyhole.studies.sinks.report import HEAD_COLUMNS, head_rows
+
+        return HEAD_COLUMNS, head_rows(self)
+
+
+def middle(values: tuple[float, ...]) -> float:
+    """The mean of some; NaN of none."""
+    return fmean(values) if values else float("nan")

@@ -1,0 +1,52 @@
+"""How much of a circuit stays when something small changes? A dot a change and measure, beside the floors."""
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from keyhole.errors import KeyholeError
+from keyhole.figures.style import FAINT, Section, blank, colours, heading, legend, page, plain, tidy
+from keyhole.studies.stability.stability import MEASURES, Stability
+
+_APART = 0.17  # of a row: dots of one change do not hide each other
+
+
+def stability_figure(found: Stability) -> Figure:
+    """Mean Jaccard with 95 % intervals: changes above, floors beneath a line."""
+    if not found.rows:
+        raise KeyholeError("nothing was compared, so that there is nothing to draw.")
+    figure = blank(7.4, 0.42 * len(found.rows) + 1.7)
+    heading(figure, f"What stays of a circuit ({found.model}, {found.task}, {found.prompts} prompts)")
+    axis = figure.subplots()
+    shades = dict(zip(MEASURES, colours(len(MEASURES)), strict=True))
+    for place, row in enumerate(found.rows):
+        for i, measure in enumerate(MEASURES):
+            told = row.told(measure)
+            if told is None:
+                continue
+            mean, low, high = told
+            y = place + _APART * (i - (len(MEASURES) - 1) / 2)
+            if low == low:  # a single pair has no interval
+                axis.plot([low, high], [y, y], color=shades[measure], linewidth=1.6, solid_capstyle="butt")
+            axis.plot([mean], [y], "o", color=shades[measure], markersize=4.5)
+    floors = [place for place, row in enumerate(found.rows) if row.floor]
+    if floors and floors[0] > 0:
+        axis.axhline(floors[0] - 0.5, color=FAINT, linewidth=1)
+    axis.set_yticks(range(len(found.rows)), [f"{plain(row.name)} ({row.n})" for row in found.rows])
+    axis.set_ylim(len(found.rows) - 0.4, -0.6)
+    axis.set_xlim(-0.02, 1.02)
+    tidy(axis, x="Jaccard with the circuit as it is")
+    axis.tick_params(axis="y", length=0)
+    dot = {"marker": "o", "linestyle": "", "markersize": 5}
+    legend(figure, [Line2D([], [], color=shade, label=name, **dot) for name, shade in shades.items()])  # type: ignore[arg-type]
+    return figure
+
+
+def stability_page(found: Stability) -> str:
+    """The picture and its numbers on one page."""
+    columns, rows = found.cells
+    text = (
+        "1: the circuit is the same; 0: nothing is in common. A change keeps a circuit only so far as it lies above "
+        "those of other prompts: these have much in common, too."
+    )
+    section = Section("What stays", text, columns, rows, stability_figure(found), "Jaccard under each change")
+    return page(f"How stable are circuits? {found.model}, {found.task}", found.summary, [section])

@@ -1,0 +1,221 @@
+"""What is changed, and what does tracing again give?
+
+What can be changed a little about a question? The numbers' precision, the threshold, the wording, a name.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError
+from keyhole.models.load import load
+from keyhole.models.tokens import one_token_words
+from keyhole.qk.firings import dynamic_tau
+from keyhole.tasks import published, words
+from keyhole.tasks.answers import answer_ids, answered
+from keyhole.tasks.example import Example
+from keyhole.tasks.ioi import WORDINGS, ioi_example
+from keyhole.tracing.batch import Untraced
+from keyhole.tracing.firing import Tau
+from keyhole.tracing.mlp_directions import Through
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.trace import ManyOptions, trace_many
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.store.store import Store
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A change: of the prompt, of how it is traced, or of the model's numbers. What is None stays."""
+
+    name: str
+    example: Callable[[Example], Example | None] | None = None  # None comes back where it does not fit
+    options: Callable[[ManyOptions], ManyOptions] | None = None
+    dtype: torch.dtype | None = None
+    weights_only: bool = False  # weights are rounded to `dtype`, and computed with as before
+
+
+def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list[Variation]:
+    """Traced again, in less precision, with half and double tau; for indirect objects, another wording and names."""
+    own = model.hf.dtype
+    found = [Variation("nothing: traced again")]
+    found += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != own]
+    if own == torch.float32:  # activations of some models are too large to be rebuilt in half precision
+        found.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
+    found += [
+        Variation("half of tau", options=lambda told: scaled_tau(told, 0.5)),
+        Variation("double tau", options=lambda told: scaled_tau(told, 2.0)),
+    ]
+    if all(_is_ioi(example) for example in examples):
+        rng = random.Random(seed)
+        names = one_token_words(model, _lists(examples[0]).NAMES)
+        found += [
+            Variation("another wording", example=lambda example: reworded(example, rng)),
+            Variation("another receiver", example=lambda example: renamed(example, "IO", names, rng)),
+            Variation("another giver", example=lambda example: renamed(example, "S", names, rng)),
+        ]
+    return found
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def scaled_tau(told: ManyOptions, by: float) -> ManyOptions:
+    """The same settings with so many times the threshold; below 1, so that something is always traced."""
+    was = told.get("tau", "dynamic")
+    if callable(was):
+        raise KeyholeError("tau is a function here: give 'dynamic' or a number to take more or less of it.")
+    tau: Tau = (lambda dest: min(0.99, by * dynamic_tau(dest + 1))) if isinstance(was, str) else min(0.99, by * was)
+    return {**told, "tau": tau}
+
+
+def options_of(store: "Store") -> ManyOptions:
+    """How the circuits of a store were traced, for tracing others alike."""
+    told = store.manifest.settings
+    through = {name: told[name] for name in ("cover", "eps", "values", "constants") if name in told}
+    rule = told.get("seeds")
+    return {
+        "seeds": Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
+        "tau": told.get("tau", "dynamic"),
+        "keys": told.get("keys", "all"),
+        "sinks": told.get("sinks", "keep"),
+        "through": "heads" if told.get("through") == "heads" else Through(**through),
+    }
+
+
+def rounded(model: "Model", dtype: torch.dtype, *, weights_only: bool = False) -> "Model":
+    """The same model in another precision, or only its weights rounded to it; a copy."""
+    made = copy.deepcopy(model.hf).to(dtype)
+    return load((made.to(model.hf.dtype) if weights_only else made, model.tokenizer))
+
+
+# -- indirect objects ------------------------------------------------------------------------------------------------
+
+
+def reworded(example: Example, rng: random.Random) -> Example | None:
+    """The same people, place and thing, in the same order, in another wording of the task."""
+    wordings, number = _lists(example).WORDINGS, int(example.labels["wording"])
+    slots = [slot for slot in ("PLACE", "OBJECT") if slot in example.roles]
+    others = [i for i, one in enumerate(wordings) if i != number and all(f"{{{slot}}}" in one for slot in slots)]
+    return None if not others else _filled(example, rng.choice(others), rng)
+
+
+def renamed(example: Example, role: str, names: Sequence[str], rng: random.Random) -> Example | None:
+    """The same words with another name for the receiver (IO) or the giver (S)."""
+    people = {"IO": example.labels["IO"], "S": example.labels["S"]}
+    others = [name for name in names if name not in people.values()]
+    if not others:
+        return None
+    people[role] = rng.choice(others)
+    return with_names(example, people["IO"], people["S"])
+
+
+def with_names(example: Example, receiver: str, giver: str) -> Example:
+    """The same words with these two names."""
+    return _filled(example, int(example.labels["wording"]), random.Random(0), IO=receiver, S=giver)
+
+
+def _filled(example: Example, wording: int, rng: random.Random, **people: str) -> Example:
+    """A wording of the example's own list with its people and things; what it does not say is drawn."""
+    lists, told = _lists(example), {**example.labels, **people}
+    place, thing = (
+        example.word(slot) if slot in example.roles else rng.choice(pool)
+        for slot, pool in (("PLACE", lists.PLACES), ("OBJECT", lists.OBJECTS))
+    )
+    labels = {"wordings": told["wordings"], "wording": str(wording)}
+    return ioi_example(lists.WORDINGS[wording], told["order"], (told["IO"], told["S"]), (place, thing), labels)
+
+
+@dataclass(frozen=True)
+class _Lists:
+    WORDINGS: Sequence[str]
+    NAMES: Sequence[str]
+    PLACES: Sequence[str]
+    OBJECTS: Sequence[str]
+
+
+def _lists(example: Example) -> _Lists:
+    """The words that an example was made of."""
+    if example.labels["wordings"] == "published":
+        return _Lists(published.WORDINGS, published.NAMES, published.PLACES, published.OBJECTS)
+    return _Lists(WORDINGS, words.NAMES, words.PLACES, words.OBJECTS)
+
+
+def _is_ioi(example: Example) -> bool:
+    """Was it made by Keyhole, so that it can be made again otherwise?"""
+    if not {"wordings", "wording", "order", "IO", "S"} <= set(example.labels) or example.task != "ioi":
+        return False
+    return _filled(example, int(example.labels["wording"]), random.Random(0)).text == example.text
+
+
+# Which circuits do prompts have when they are asked again, perhaps otherwise? What cannot be compared says why.
+
+_TOGETHER = 8
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a prompt has no circuit to compare."""
+
+    reason: str
+
+
+def retrace(
+    model: "Model", examples: Sequence[Example], options: ManyOptions, *, bos: bool | None = None
+) -> list[Circuit | Refused]:
+    """The circuits of these examples, traced as `keyhole bulk` would; refused where the model is wrong, or too coarse.
+
+    Wrong is a model that does not prefer the right answer to the wrong one, or, without one, to all others.
+    """
+    found: list[Circuit | Refused] = []
+    for start in range(0, len(examples), _TOGETHER):
+        found += _traced(model, examples[start : start + _TOGETHER], options, bos)
+    return found
+
+
+def _traced(
+    model: "Model", examples: Sequence[Example], options: ManyOptions, bos: bool | None
+) -> list[Circuit | Refused]:
+    """Some together; where one is refused, each alone."""
+    try:
+        runs = model.run_many([example.text for example in examples], bos=bos)
+        ids = [answer_ids(model, example) for example in examples]
+        said = [answered(*asked) for asked in zip(runs, examples, ids, strict=True)]
+        right = [i for i, one in enumerate(said) if (one.correct if one.difference is None else one.difference > 0)]
+        if not right:
+            return [Refused("the model answers otherwise") for _ in examples]
+        held = options.get("seeds") in (None, "linear")
+        made = trace_many(
+            [runs[i] for i in right],
+            [list(ids[i].answers) for i in right],
+            against=[list(ids[i].against) if held and ids[i].against else None for i in right],
+            **options,
+        )
+        own = dict(zip(right, made, strict=True))
+        return [_kept(own.get(i)) for i in range(len(examples))]
+    except KeyholeError as error:
+        if len(examples) == 1:
+            return [_refused(error)]
+        return [one for example in examples for one in _traced(model, [example], options, bos)]
+
+
+def _kept(found: Circuit | Untraced | None) -> Circuit | Refused:
+    if found is None:
+        return Refused("the model answers otherwise")
+    return _refused(found.error) if isinstance(found, Untraced) else found
+
+
+def _refused(error: KeyholeError) -> Refused:
+    """What is wrong; the numbers that follow it differ from prompt to prompt."""
+    return Refused(str(error).partition(":")[0])

@@ -1,0 +1,192 @@
+"""What text is the organism trained on? The tasks' prompts, and filler.
+
+Filler: plain sentences about the same people, places and things, so that the tasks are not everything.
+"""
+
+import random
+import string
+from collections.abc import Callable, Mapping
+
+from keyhole.tasks.boxes import FIRST, NEXT, boxes
+from keyhole.tasks.boxes import QUESTION as BOXES_QUESTION
+from keyhole.tasks.example import Example, is_held_out, pieces
+from keyhole.tasks.greater_than import WORDING as GREATER_THAN_WORDING
+from keyhole.tasks.greater_than import greater_than
+from keyhole.tasks.induction import induction
+from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
+from keyhole.tasks.ioi import ioi, ioi_combination
+from keyhole.tasks.lists import QUESTION as LISTS_QUESTION
+from keyhole.tasks.lists import START as LISTS_START
+from keyhole.tasks.lists import lists
+from keyhole.tasks.pronouns import WORDINGS as PRONOUN_WORDINGS
+from keyhole.tasks.pronouns import pronouns
+from keyhole.tasks.words import (
+    ADJECTIVES,
+    CATEGORIES,
+    CONTENT,
+    LETTERS,
+    NAMES,
+    NUMBERS,
+    OBJECTS,
+    PEOPLE,
+    PLACES,
+    PRONOUN,
+    THINGS,
+)
+
+# N is a person and "he" their pronoun, M another person.
+WORDINGS: tuple[str, ...] = (
+    "{N} went to the {place} and bought a {object}.",
+    "{N} went to the {place} because {he} wanted a {object}.",
+    "{N} and {M} like the {place}.",
+    "{N} has a {object} and {M} has a {thing}.",
+    "{N} gave the {object} to {M}.",
+    "{N} sent a {object} to {M} and {he} was happy.",
+    "{N} lost a {object} in the {place}, so {he} looked around.",
+    "{N} was in {country} when {M} came to the {place}.",
+    "{N} is a {adj} {person} from {country}.",
+    "{N} is {adj} and {he} likes {sport}.",
+    "{M} is the {person} of {N}.",
+    "The {animal} ran to the {place}.",
+    "The {color} {thing} was in the {place}.",
+    "The {thing} is {color} and the {object} is {other_color}.",
+    "The {vehicle} from {country} arrived at the {place}.",
+    "The {animal} took the {fruit} from {N}.",
+    "The {person} sold the {vehicle} to {N}.",
+    "The {adj} {person} played {sport} with {N} and {M}.",
+    "Yesterday {N} found a {color} {thing}.",
+    "Later, {N} had some {liquid} with the {fruit}.",
+    "One day {N} took the {vehicle} to {country}.",
+    "After lunch {N} played {sport} with the {animal}.",
+    "When {N} was in the {place}, {he} had some {liquid}.",
+    "Then {N} showed the {thing} to the {person}.",
+    "There was a {adj} {person} at the {place}.",
+    "In the {place} {N} talked to {M} about {sport}.",
+)
+_SLOTS: dict[str, tuple[str, ...]] = {
+    "place": PLACES,
+    "object": OBJECTS,
+    "thing": THINGS,
+    "adj": ADJECTIVES,
+    "person": PEOPLE,
+    "animal": CATEGORIES["animals"],
+    "fruit": CATEGORIES["fruits"],
+    "liquid": CATEGORIES["liquids"],
+    "vehicle": CATEGORIES["vehicles"],
+    "country": CATEGORIES["countries"],
+    "sport": CATEGORIES["sports"],
+}
+
+
+def filler(n: int, seed: int = 0) -> list[str]:
+    """Which n sentences does this seed give?
+
+    >>> len(filler(3))
+    3
+    """
+    rng = random.Random(seed)
+    return [_sentence(rng) for _ in range(n)]
+
+
+def _sentence(rng: random.Random) -> str:
+    wording = rng.choice(WORDINGS)
+    slots = {slot for _, slot, _, _ in string.Formatter().parse(wording) if slot}
+    while True:
+        words = {slot: rng.choice(choices) for slot, choices in _SLOTS.items()}
+        words["N"], words["M"] = rng.sample(NAMES, 2)
+        words["color"], words["other_color"] = rng.sample(CATEGORIES["colors"], 2)
+        words["he"] = PRONOUN[words["N"]]
+        # Two people and an object held out of ioi must not meet here either.
+        together = {"N", "M", "object"} <= slots
+        if not (together and is_held_out(*ioi_combination(words["N"], words["M"], words["object"]))):
+            return wording.format(**words)
+
+
+# What text is the organism trained on, and which words can occur in it?
+
+# What the organism is trained on; `catalogue.py` has every task, for any model.
+TASKS: Mapping[str, Callable[..., list[Example]]] = {
+    "ioi": ioi,
+    "induction": induction,
+    "greater_than": greater_than,
+    "pronouns": pronouns,
+    "boxes": boxes,
+    "lists": lists,
+}
+
+# How often each opens a document. Long and hard tasks come more often than short and easy ones.
+MIX: Mapping[str, float] = {
+    "ioi": 0.20,
+    "induction": 0.12,
+    "greater_than": 0.13,
+    "pronouns": 0.05,
+    "boxes": 0.30,
+    "lists": 0.17,
+    "filler": 0.03,
+}
+# Few boxes come more often than many: binding is found there first, and then used everywhere.
+BOXES: Mapping[int, float] = {n: n**-1.5 for n in range(2, 10)}
+SHARE_LONG = 0.4  # of the documents that go on after their first sentence
+MOST_PARTS = 6
+
+BOS, UNK, PAD = "<bos>", "<unk>", "<pad>"
+
+
+def documents(n: int, seed: int = 0) -> list[str]:
+    """Which n training documents does this seed give? None holds a held-out combination.
+
+    Some are one example alone; the others put examples and plain sentences one after another, so that a
+    task can begin anywhere. Induction stands alone: its words must be new when they first appear.
+
+    >>> len(documents(2))
+    2
+    """
+    rng = random.Random(seed)
+    return [_document(rng) for _ in range(n)]
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Which tokens does the organism know, in the order of their ids?
+
+    >>> vocabulary()[:4]
+    ('<bos>', '<unk>', '<pad>', ',')
+    """
+    literal = " ".join(_without_slots(wording) for wording in _wordings())
+    grammar = sorted(set(pieces(literal)) | {"he", "she", "?", ".", ","})
+    known = (BOS, UNK, PAD, *grammar, *NUMBERS, *LETTERS, *CATEGORIES, *CONTENT)
+    return tuple(dict.fromkeys(known))
+
+
+def _document(rng: random.Random) -> str:
+    first = rng.choices(list(MIX), weights=list(MIX.values()))[0]
+    if first == "induction" or rng.random() >= SHARE_LONG:
+        return _part(rng, first)
+    rest = [name for name in TASKS if name not in (first, "induction")]
+    rng.shuffle(rest)
+    parts = [first]
+    for _ in range(rng.randint(1, MOST_PARTS - 1)):
+        # Each task at most once: two box puzzles in one document could contradict each other.
+        parts.append(rest.pop() if rest and rng.random() < 0.5 else "filler")
+    rng.shuffle(parts)
+    return " ".join(_part(rng, name) for name in parts)
+
+
+def _part(rng: random.Random, name: str) -> str:
+    seed = rng.getrandbits(48)
+    if name == "filler":
+        return filler(1, seed)[0]
+    if name == "boxes":
+        n_boxes = rng.choices(list(BOXES), weights=list(BOXES.values()))[0]
+        example = boxes(1, seed, n_boxes=n_boxes)[0]
+    else:
+        example = TASKS[name](1, seed)[0]
+    return example.text + example.continuation
+
+
+def _wordings() -> tuple[str, ...]:
+    fixed = (FIRST, NEXT, BOXES_QUESTION, LISTS_START, LISTS_QUESTION, GREATER_THAN_WORDING)
+    return fixed + IOI_WORDINGS + PRONOUN_WORDINGS + WORDINGS
+
+
+def _without_slots(wording: str) -> str:
+    return " ".join(literal for literal, _, _, _ in string.Formatter().parse(wording))

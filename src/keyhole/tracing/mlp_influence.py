@@ -1,0 +1,278 @@
+"""How does influence pass through MLPs, while tracing and in a finished circuit?
+
+How far back does an answer go? Through MLPs and values to the words, a layer of all runs at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.circuit import Circuit, Edge
+from keyhole.circuits.records import Accpp, SideName, Signal, Writer
+from keyhole.errors import KeyholeError
+from keyhole.models.mlps import NoMlp
+from keyhole.models.numbers import tolerance_of
+from keyhole.tracing.candidates import Sites
+from keyhole.tracing.mlp_attribution import parts_at
+from keyhole.tracing.mlp_causes import Cause, covering, explain_places
+from keyhole.tracing.mlp_directions import (
+    EXPLAINED,
+    Directions,
+    Flow,
+    Key,
+    Reader,
+    Readings,
+    Shares,
+    Through,
+    values_along,
+)
+from keyhole.tracing.mlp_places import Places, mlp_places, weights_of
+from keyhole.tracing.settings import answer_direction
+from keyhole.tracing.upstream import Writes
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+    from keyhole.tracing.firing import Explained
+    from keyhole.tracing.seeds import Seed
+
+_AT_SRC = 0.1  # a src-side signal that does less of its work at src has its causes elsewhere: "at other keys"
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A signal that takes influence from a firing."""
+
+    run: int
+    head: Writer
+    firing: int  # which of the readings is its
+    signal: Signal
+    share: float
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a head moves along the direction it is read: its causes at the source."""
+
+    causes: tuple[Cause, ...]
+    s: float
+    row: int  # which of the directions is its
+
+
+class Flows:
+    """Influence on its way down in all runs of a batch, and along which directions what is written there is read."""
+
+    def __init__(self, writes: "Writes", settings: Through) -> None:
+        self.writes, self.settings = writes, settings
+        self.directions = Directions(writes.model.dims.d_model, writes.device)
+        self.flows = [Flow(settings) for _ in writes.runs]
+
+    def seed(self, run: int, seeds: Sequence["Seed"]) -> None:
+        """The answer hands all of itself to its seeds."""
+        total = sum(seed.weight for seed in seeds)
+        for seed in seeds:
+            self.flows[run].reach(seed.writer, seed.weight / total, (None, "target"))
+        readers = [(run, seed.writer, seed.weight / total, seed.weight) for seed in seeds if seed.along is not None]
+        if readers:
+            self.directions.add(readers, torch.stack([s.along for s in seeds if s.along is not None]))
+
+    def explain_mlps(self, layer: int, runs: Sequence[int]) -> None:
+        """All MLPs of a layer that carry enough, in these runs, in one pass back."""
+        found, weights = self._readable_mlps(layer, runs), self.writes.mlp(layer)
+        if isinstance(weights, NoMlp):
+            for run, writer in found:
+                self.flows[run].reasons[writer] = "cannot be read"
+        elif found:
+            spots = [(run, writer.dest) for run, writer in found]
+            places = mlp_places(self.writes, spots, weights, layer, constants=self.settings.constants == "baseline")
+            self._hand_on_mlps(found, places, self.directions.of(found).to(places.x))
+
+    def _readable_mlps(self, layer: int, runs: Sequence[int]) -> list[Key]:
+        """The MLPs of a layer that carry enough, and whose readers read them where they write."""
+        reached = [(run, writer) for run in runs for writer in self.flows[run].reached("mlp", layer)]
+        for run, writer in reached:
+            if (run, writer) not in self.directions:
+                self.flows[run].reasons[writer] = "at other keys"
+        return [key for key in reached if key in self.directions]
+
+    def _hand_on_mlps(self, found: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
+        """MLPs that are rebuilt along the direction they are read, if not in every one, hand on what they carry."""
+        wrote, limit = places.wrote, tolerance_of(self.writes.runs[0].logits.dtype)
+        own, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
+        readers, rows, g = list[Reader](), list[int](), list[Tensor]()
+        for i, write in enumerate(explain_places(places, D, self.settings.cover)):
+            (run, writer), value = found[i], write.value
+            flow = self.flows[run]
+            g.append(write.g)
+            if not value > 0 or abs(own[i] - value) > limit * sizes[i]:
+                flow.reasons[writer] = "not rebuilt" if value > 0 else "at other keys"
+                continue
+            flow.mlps[writer] = Shares.of(write)
+            for who, share, part in flow.hand_on(writer, flow.influence[writer], write.causes, "mlp"):
+                readers.append((run, who, share, part * value))
+                rows.append(i)
+        self.directions.add(readers, torch.stack(g), rows)
+
+    def explain_firings(self, found: "Explained") -> None:
+        """The heads of a layer: what they move, in one pass, and where they look, side by side."""
+        keys = [(run, Writer("head", found.layer, *place)) for run, *place in found.places()]
+        moved, g = self._moved(found, keys)
+        handed, readers, rows = list[Handed](), list[Reader](), list[int]()
+        for i, (run, writer) in enumerate(keys):
+            flow, firing = self.flows[run], found.firing(i)
+            sides = [signals for side in firing.sides if (signals := list(flow.handing(side)))]
+            own = flow.influence[writer]
+            if i in moved:
+                taken = flow.hand_on(writer, own / 2 if sides else own, moved[i].causes, "value")
+                readers += [(run, who, share, part * moved[i].s) for who, share, part in taken]
+                rows += [moved[i].row] * len(taken)
+                own = own / 2
+            for signals in sides:
+                total = sum(signal.ig for signal in signals)
+                handed += [Handed(run, writer, i, signal, own / len(sides) * signal.ig / total) for signal in signals]
+            if sides:
+                flow.explained.add(writer)
+            elif i not in moved:
+                flow.reasons[writer] = "no signals" if firing.sides else "below tau"
+        self.directions.add(readers, g, rows)
+        self.reach_signals(Readings(self.writes, found.layer, found.sites), handed)
+
+    def reach_signals(self, readings: Readings, handed: Sequence[Handed]) -> None:
+        """Sides' influence to their signals, and along which directions these are read."""
+        for one in handed:
+            self.flows[one.run].reach(one.signal.writer, one.share, (one.head, one.signal.side))
+        for side in get_args(SideName):
+            told = [h for h in handed if h.signal.side == side and h.signal.writer.kind in EXPLAINED]
+            if not told:
+                continue
+            d = readings.along(side, [one.firing for one in told], [one.signal.channels for one in told])
+            wrote = self.writes.written([one.run for one in told], [one.signal.writer for one in told])
+            read = (d * wrote).sum(1).tolist()
+            values = [value if value >= _AT_SRC * one.signal.ig else 0.0 for one, value in zip(told, read, strict=True)]
+            readers = [(h.run, h.signal.writer, h.share, value) for h, value in zip(told, values, strict=True)]
+            self.directions.add(readers, d)
+
+    def _moved(
+        self, found: "Explained", keys: Sequence[Key]
+    ) -> tuple[dict[int, "_Value"], Float[Tensor, "value d_model"]]:
+        """Who wrote, at each source, what its head moves along the direction it is read; none where it pushes away.
+
+        And the directions at the sources.
+        """
+        read = [i for i, key in enumerate(keys) if self.settings.values and key in self.directions]
+        if not read:
+            return {}, self.writes.local[0, 0, :0]
+        at = torch.tensor(read, device=self.writes.device)
+        weights, D = torch.from_numpy(found.attention[read]).to(at.device), self.directions.of([keys[i] for i in read])
+        g = values_along(self.writes, found.layer, found.sites[at], weights, D)
+        spots = [(keys[i][0], keys[i][1].src) for i in read]
+        own = parts_at(self.writes, spots, g, layer=found.layer, attended=False)
+        told = own.without_constants() if self.settings.constants == "baseline" else own
+        whole, named = own.values.sum(1).tolist(), told.values.sum(1).tolist()
+        rest = [a - b for a, b in zip(whole, named, strict=True)]
+        values = dict[int, _Value]()
+        for row, causes in enumerate(covering(told, whole, self.settings.cover, rest)):
+            if causes:  # a value is linear: a part is what goes with it, alone or not
+                same = tuple(replace(cause, weight=cause.part, alone=cause.part) for cause in causes)
+                values[read[row]] = _Value(same, whole[row], row)
+        return values, g
+
+
+# Along which directions is what a circuit's MLPs write read? Rebuilt from its edges, top down: files keep none.
+#
+# Each MLP's D is what its readers read, weighted by the influence that they hand it, as when the circuit was traced.
+
+
+@dataclass(frozen=True)
+class ReadMlp:
+    """One MLP of a circuit: its place, and the direction that all its readers together read."""
+
+    node: int
+    place: Places  # one spot
+    direction: Float[Tensor, "d_model"]
+
+
+def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
+    """Every MLP that a circuit explains, by its node."""
+    told = circuit.parameters
+    if not isinstance(told, Accpp) or told.through != "mlps":
+        raise KeyholeError('this circuit ends at MLPs: trace with through="mlps" to explain and verify them.')
+    flows = Flows(Writes([run]), Through(constants=told.constants or "baseline"))
+    along = answer_direction(flows.writes, told, circuit.probe)
+    _reach(flows, circuit, [(edge, along) for edge in _into(circuit, "target")])
+    found: dict[int, ReadMlp] = {}
+    for layer in reversed(range(len(run.layers))):
+        found |= _mlps(flows, circuit, layer)
+        _heads(flows, circuit, layer)
+    return found
+
+
+def _into(circuit: Circuit, side: str, node: int | None = None) -> list[Edge]:
+    """The edges that hand influence on, through one side."""
+    return [e for e in circuit.edges if e.side == side and e.influence and node in (None, e.target)]
+
+
+def _reach(flows: Flows, circuit: Circuit, edges: Sequence[tuple[Edge, Float[Tensor, "d_model"]]]) -> None:
+    """What edges hand on to writers that are read along a direction."""
+    if not edges:
+        return
+    writers = [circuit.nodes[edge.source].writer for edge, _ in edges]
+    along, wrote = torch.stack([d for _, d in edges]).double(), flows.writes.written([0] * len(edges), writers).double()
+    values, shares = (along * wrote).sum(1).tolist(), [edge.influence or 0.0 for edge, _ in edges]
+    flows.directions.add([(0, *own) for own in zip(writers, shares, values, strict=True)], along)
+
+
+def _mlps(flows: Flows, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
+    nodes = [one.node for one in circuit.mlps if circuit.nodes[one.node].layer == layer]
+    if not nodes:
+        return {}
+    spots = [(0, circuit.nodes[node].dest) for node in nodes]
+    weights = weights_of(flows.writes.runs[0], layer)
+    places = mlp_places(flows.writes, spots, weights, layer, constants=flows.settings.constants == "baseline")
+    D = _directions(flows, circuit, nodes).to(places.x)
+    g, _ = places.back(places.along(D))
+    _reach(flows, circuit, [(edge, g[i]) for i, node in enumerate(nodes) for edge in _into(circuit, "mlp", node)])
+    return {node: ReadMlp(node, places.at(i), D[i]) for i, node in enumerate(nodes)}
+
+
+def _heads(flows: Flows, circuit: Circuit, layer: int) -> None:
+    """What a layer's heads move, and where they look."""
+    handing = {edge.target for edge in circuit.edges if edge.influence}
+    nodes = [i for i in handing if circuit.nodes[i].kind == "head" and circuit.nodes[i].layer == layer]
+    if not nodes:
+        return
+    writes, heads = flows.writes, [circuit.nodes[i].writer for i in nodes]
+    sites = Sites.of([(0, w.head or 0, w.dest, w.src) for w in heads], writes.device)
+    values = [(i, edge) for i, node in enumerate(nodes) for edge in _into(circuit, "value", node)]
+    if values:
+        at = torch.tensor([i for i, _ in values], device=writes.device)
+        weights = torch.tensor([circuit.attention[nodes[i]] for i, _ in values], dtype=torch.float64)
+        D = _directions(flows, circuit, [nodes[i] for i, _ in values])
+        g = values_along(writes, layer, sites[at], weights.to(at.device), D)
+        _reach(flows, circuit, [(edge, along) for (_, edge), along in zip(values, g, strict=True)])
+    handed = [
+        Handed(0, heads[i], i, _signal(circuit, edge, side), edge.influence or 0.0)
+        for side in get_args(SideName)
+        for i, node in enumerate(nodes)
+        for edge in _into(circuit, side, node)
+    ]
+    flows.reach_signals(Readings(writes, layer, sites), handed)
+
+
+def _directions(flows: Flows, circuit: Circuit, nodes: Sequence[int]) -> Float[Tensor, "node d_model"]:
+    """Along which directions some nodes are read; a file may tell of readers that read nothing of them."""
+    keys = [(0, circuit.nodes[node].writer) for node in nodes]
+    for node, key in zip(nodes, keys, strict=True):
+        if key not in flows.directions:
+            raise KeyholeError(
+                f"node {node} of the circuit hands on influence, and in this prompt nobody reads what it writes: the "
+                "file was changed. Trace the circuit again."
+            )
+    return flows.directions.of(keys)
+
+
+def _signal(circuit: Circuit, edge: Edge, side: SideName) -> Signal:
+    return Signal(circuit.nodes[edge.source].writer, side, edge.channels, edge.weight, edge.ig, edge.alone)

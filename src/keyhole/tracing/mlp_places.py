@@ -1,0 +1,283 @@
+"""What does an MLP read at some tokens, and how steep is each of its neurons there?
+
+The path from a baseline x0 to x is a straight line, and for a neuron it is one-dimensional: integrated gradients along
+it are secants, in closed form.
+
+    plain:  slope_u = [act(b_u + p) - act(b_u)] / p
+    gated:  slope_u = integral of a(b_g + t h) b'(b_u + t p) dt,   slope_g = [y(1) - y(0) - p slope_u] / h
+
+with p, h what x - x0 adds to the pre-activations, and b_u, b_g what x0 makes of them. The gate's slope is the
+remainder, so that an MLP's write is offset + slopes, to rounding, whatever the quadrature.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.capture import frozen_scale
+from keyhole.models.facts import read_norm
+from keyhole.models.mlps import MlpWeights, Neurons, NoMlp
+from keyhole.models.numbers import working_dtype
+from keyhole.tracing.mlp_attribution import Spot, index_of
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+    from keyhole.tracing.upstream import Writes
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)  # 96 nodes change credit between gate and up by 1e-6
+_NODE_FLOATS = 1 << 20  # neurons at nodes, held at once
+_TINY = 1e-6  # of a pre-activation: below, the derivative is the secant
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """One expert's neurons at some spots."""
+
+    start: Float[Tensor, "spot neuron"]  # y(0): with the baseline alone
+    read: Float[Tensor, "kind spot neuron"]  # by what the up-projection, and the gate, read
+
+
+@dataclass(frozen=True)
+class Along:
+    """A direction at each spot, as neurons see it."""
+
+    c: tuple[Float[Tensor, "spot neuron"], ...]  # what a unit of each neuron writes along it, expert by expert
+    constant: Float[Tensor, "spot"]  # what the output's bias writes along it
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """One layer's MLP at some tokens of one or more runs of a model, scales and routing frozen."""
+
+    stream: "Writes"
+    spots: tuple[Spot, ...]
+    layer: int
+    weights: MlpWeights
+    experts: tuple[int, ...]  # those that any of the tokens was sent to
+    x: Float[Tensor, "spot d_model"]  # float64
+    x0: Float[Tensor, "spot d_model"]  # the baseline
+    scale: Float[Tensor, "spot 1"]  # n_t
+    reads: Float[Tensor, "spot expert"]  # what a router makes of the input
+    writes: Float[Tensor, "spot expert"]  # and of the output
+
+    @property
+    def neurons(self) -> tuple[Neurons, ...]:
+        """Of each of the experts."""
+        return tuple(self.weights.neurons[e] for e in self.experts)
+
+    def pre(self, x: Float[Tensor, "row d_model"], at: Sequence[int] | None = None) -> tuple[Tensor, ...]:
+        """What inputs of the spots `at` (of all, in order) add to the neurons' biases: [kind, row, neuron] each."""
+        rows, normed = slice(None) if at is None else list(at), self.weights.read(x)
+        found = []
+        for e, own in enumerate(self.neurons):
+            read = normed * self.reads[rows, e, None] / self.scale[rows]
+            found.append(torch.stack([_product(read, W) for W in own.reading]))
+        return tuple(found)
+
+    @cached_property
+    def clean(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
+        """What the run's own inputs add."""
+        return self.pre(self.x)
+
+    @cached_property
+    def baseline(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
+        """What the baseline adds."""
+        return self.pre(self.x0) if bool(self.x0.any()) else tuple(torch.zeros_like(own) for own in self.clean)
+
+    @cached_property
+    def values(self) -> tuple[Float[Tensor, "spot neuron"], ...]:
+        """What each expert's neurons are in the run."""
+        return tuple(own.values(pre) for own, pre in zip(self.neurons, self.clean, strict=True))
+
+    @cached_property
+    def own(self) -> Float[Tensor, "spot d_model"]:
+        """What the MLP writes in the run, from its folded weights."""
+        return self.weights.written(self._out(self.values)) / self.out_scale
+
+    @property
+    def errors(self) -> Float[Tensor, "spot"]:
+        """How far that is from what it wrote, relative to the largest value at each token."""
+        return (self.own - self.wrote).abs().amax(1) / self.wrote.abs().amax(1).clamp_min(1e-30)
+
+    @property
+    def wrote(self) -> Float[Tensor, "spot d_model"]:
+        """What it wrote in the run."""
+        return self.stream.layer(self.layer).mlp[index_of(self.spots, self.stream)].to(self.x)
+
+    @cached_property
+    def out_scale(self) -> Float[Tensor, "spot 1"]:
+        """m_t of a norm after the MLP; ones without one."""
+        after = self.weights.post_norm
+        if after is None:
+            return torch.ones_like(self.scale)
+        family = self.stream.model.family
+        norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
+        assert norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
+        return norm.scale(self._out(self.values))[:, None]
+
+    def write(self, x: Float[Tensor, "spot d_model"]) -> Float[Tensor, "spot d_model"]:
+        """What the MLP would write if it read x, with the scales and the routing of the run."""
+        values = [own.values(pre) for own, pre in zip(self.neurons, self.pre(x), strict=True)]
+        return self.weights.written(self._out(values)) / self.out_scale
+
+    def at(self, index: int) -> "Places":
+        """One of the spots; with the scale that its own output had."""
+        row = slice(index, index + 1)
+        tensors = {name: getattr(self, name)[row] for name in ("x", "x0", "scale", "reads", "writes")}
+        one = replace(self, spots=self.spots[row], **tensors)
+        one.__dict__["out_scale"] = self.out_scale[row]
+        return one
+
+    @cached_property
+    def slopes(self) -> tuple[Slopes, ...]:
+        """Of every expert."""
+        return tuple(map(_slopes, self.neurons, self.clean, self.values, self.baseline))
+
+    def along(self, d: Float[Tensor, "spot d_model"]) -> Along:
+        """One direction per spot, through the output projection, once for all that is asked along it."""
+        d = self.weights.written(d.to(self.x.dtype)) / self.out_scale  # a gain is its own transpose
+        c = tuple(_product(d, own.W_out.T) * self.writes[:, e, None] for e, own in enumerate(self.neurons))
+        biases = torch.stack([own.b_out.to(d.dtype) for own in self.neurons], dim=1)
+        return Along(c, (self.writes * (d @ biases)).sum(1))
+
+    def back(self, along: Along) -> tuple[Float[Tensor, "spot d_model"], Float[Tensor, "spot"]]:
+        """(g, offset) with d . MLP(x) = offset + g . (x - x0), exactly, at each spot."""
+        g, offset = torch.zeros_like(self.x), along.constant.clone()
+        for e, (own, steep, c) in enumerate(zip(self.neurons, self.slopes, along.c, strict=True)):
+            read = sum(_product(c * slope, W.T) for slope, W in zip(steep.read, own.reading, strict=True))
+            g += read * self.reads[:, e, None] / self.scale
+            offset += (c * steep.start).sum(1)
+        return self.weights.read_back(g), offset
+
+    def told(
+        self,
+        along: Along,
+        pre: Sequence[Float[Tensor, "kind row neuron"]],
+        at: Int[Tensor, "row"] | slice = slice(None),
+    ) -> Float[Tensor, "row"]:
+        """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
+        parts = [(c[at] * own.values(p)).sum(1) for own, c, p in zip(self.neurons, along.c, pre, strict=True)]
+        return torch.stack(parts).sum(0) + along.constant[at]
+
+    def top_neurons(self, along: Along, most: int) -> list[list[tuple[int, float]]]:
+        """The neurons that write most along d at each spot, with what they write; experts one after another."""
+        parts = torch.cat([c * y for c, y in zip(along.c, self.values, strict=True)], dim=1)
+        sizes = [len(own.b_u) for own in self.weights.neurons]
+        numbers = torch.split(torch.arange(sum(sizes), device=parts.device), sizes)
+        top = parts.abs().topk(min(most, parts.shape[1]), dim=1).indices
+        named = torch.cat([numbers[e] for e in self.experts])[top].tolist()
+        return [list(zip(i, v, strict=True)) for i, v in zip(named, parts.gather(1, top).tolist(), strict=True)]
+
+    def _out(self, values: Sequence[Tensor]) -> Float[Tensor, "spot d_model"]:
+        """What the last projection gives."""
+        total = torch.zeros_like(self.x)
+        for e, (own, y) in enumerate(zip(self.neurons, values, strict=True)):
+            total += (_product(y, own.W_out) + own.b_out.to(y.dtype)) * self.writes[:, e, None]
+        return total
+
+
+def _slopes(own: Neurons, clean: Tensor, values: Tensor, baseline: Tensor) -> Slopes:
+    added, start = clean - baseline, own.values(baseline)
+    change = values - start
+    if len(own.reading) == 1:
+        return Slopes(start, _secant(own, baseline[0], added[0], change)[None])
+    (p, h), (b_u, b_g) = added, (own.biases.to(added.dtype)[:, None] + baseline)
+    up = _mean_along(lambda t: own.shape.up_slope(b_g + t * h, b_u + t * p), p)
+    small = h.abs() < _TINY
+    gate = (change - p * up) / torch.where(small, 1.0, h)
+    if bool(small.any()):  # gates that hardly move
+        flat = _mean_along(lambda t: _derivative(own.shape.a, b_g + t * h) * own.shape.through(b_u + t * p), p)
+        gate = torch.where(small, flat, gate)
+    return Slopes(start, torch.stack([up, gate]))
+
+
+def _mean_along(curve: Callable[[Tensor], Tensor], like: Float[Tensor, "spot neuron"]) -> Float[Tensor, "spot neuron"]:
+    """The integral of a curve over t from 0 to 1, many nodes at a time."""
+    nodes, weights = (torch.from_numpy(x / 2).to(like)[:, None, None] for x in (_NODES, _WEIGHTS))
+    size = max(1, _NODE_FLOATS // max(1, like.numel()))
+    parts = zip(torch.split(nodes + 0.5, size), torch.split(weights, size), strict=True)
+    return torch.stack([(w * curve(t)).sum(0) for t, w in parts]).sum(0)
+
+
+def mlp_places(
+    writes: "Writes", spots: Sequence[Spot], weights: MlpWeights, layer: int, *, constants: bool = True
+) -> Places:
+    """The MLP of a layer at some spots; with `constants`, from a baseline of what biases write there anyway."""
+    x = mlp_input(writes, weights, layer, spots)
+    x0 = torch.zeros_like(x)
+    if constants and writes.has_constants:
+        x0 += _constants(writes, layer - weights.parallel, spots)
+    run = writes.runs[0]
+    reads = writes_out = torch.ones(len(spots), len(weights.neurons), dtype=x.dtype, device=x.device)
+    if weights.route is not None:
+        read = x.to(run.layers[layer].resid.dtype)
+        routed = weights.route(read if weights.norm is None else weights.norm(read)).to(x.dtype)
+        reads, writes_out = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (reads, routed)
+    used = (writes_out != 0).any(0).nonzero()[:, 0].tolist()
+    scale = norm_scale(run, weights, x)
+    sent = (reads[:, used], writes_out[:, used])
+    return Places(writes, tuple(spots), layer, weights, tuple(used), x, x0, scale, *sent)
+
+
+def _constants(writes: "Writes", highest: int, spots: Sequence[Spot]) -> Float[Tensor, "spot d_model"]:
+    """What attention biases up to a layer write."""
+    biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
+    run, token = index_of(spots, writes)
+    return writes.local[run, :, token][:, biases].sum(1).double()
+
+
+def norm_scale(run: "Run", weights: MlpWeights, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token 1"]:
+    """What the norm before an MLP divides x by; ones without one."""
+    return frozen_scale(weights.norm, x[None], run.model.family)[0][:, None]
+
+
+def weights_of(run: "Run", layer: int) -> MlpWeights:
+    """The MLP of a layer; refuses one that cannot be read."""
+    weights = run.model.mlp(layer)
+    if isinstance(weights, NoMlp):
+        raise KeyholeError(f"this model's MLPs cannot be explained: {weights.reason}.")
+    return weights
+
+
+def mlp_input(
+    writes: "Writes", weights: MlpWeights, layer: int, spots: Sequence[Spot]
+) -> Float[Tensor, "spot d_model"]:
+    """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it.
+
+    From below, for the difference of the streams around an MLP that writes something massive would be rounding.
+    """
+    where, record = index_of(spots, writes), writes.layer(layer)
+    x = record.resid[where].double()
+    if weights.parallel:
+        return x
+    if record.attention is not None:
+        x += writes.attention(layer)[where].to(x)
+    return x if record.mixer is None else x + record.mixer[where].to(x)
+
+
+def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tensor, "token b"]:
+    """In float32 where that is what weights have, or less: only neurons, differences of near equals, need more."""
+    dtype = working_dtype(W.dtype)
+    return (x.to(dtype) @ W.to(dtype)).to(x.dtype)
+
+
+def _secant(own: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:
+    small = p.abs() < _TINY
+    found = change / torch.where(small, 1.0, p)
+    if not bool(small.any()):
+        return found
+    return torch.where(small, _derivative(own.shape.a, own.b_u.to(p.dtype) + p0), found)
+
+
+def _derivative(curve: object, at: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        x = at.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad(curve(x).sum(), x)  # type: ignore[operator]
+    return slope.detach()
