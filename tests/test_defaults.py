@@ -33,9 +33,9 @@ from keyhole.features.contrast import sums
 from keyhole.features.contrast import sums as frames
 from keyhole.features.contrast.studies import StudySettings
 from keyhole.features.discovery import discovery
+from keyhole.features.discovery.all_heads import survey
 from keyhole.features.discovery.ica import Nonlinearity
 from keyhole.features.discovery.keys import View
-from keyhole.features.discovery.survey import survey
 from keyhole.intervene.removal import CutMode, Mode
 from keyhole.lab.basis import basis_study
 from keyhole.lab.payload_task import Latents

@@ -9,6 +9,7 @@ from torch import Tensor
 from conftest import prompts_of, tiny_model
 from keyhole import Model, tasks
 from keyhole.errors import KeyholeError
+from keyhole.features.discovery.all_heads import survey
 from keyhole.features.discovery.discovery import discover
 from keyhole.features.discovery.features import Discovery
 from keyhole.features.discovery.ica import (
@@ -21,7 +22,6 @@ from keyhole.features.discovery.ica import (
 )
 from keyhole.features.discovery.keys import Samples, View, contrast_of, samples_of
 from keyhole.features.discovery.one_head import head_features, head_samples, token_pairs
-from keyhole.features.discovery.survey import survey
 from keyhole.lab.payload import Payload, PayloadSettings, activations, sample, train
 from keyhole.models.attention import visible_mask
 from keyhole.models.facts import Rotary

@@ -5,10 +5,10 @@ import torch
 
 from conftest import prompts_of, tiny_model
 from keyhole.features.contrast.places import split_groups
+from keyhole.features.discovery.all_heads import survey
 from keyhole.features.discovery.discovery import discover
 from keyhole.features.discovery.keys import Samples, View, contrast_of, groups_of
 from keyhole.features.discovery.one_head import HeadSamples, token_pairs
-from keyhole.features.discovery.survey import survey
 from test_discover import stored, uneven
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from conftest import prompts_of, tiny_model
 from keyhole.features.contrast.places import split_groups
 from keyhole.features.contrast.subspace import decompose, energy_rank
+from keyhole.features.discovery.all_heads import survey
 from keyhole.features.discovery.discovery import discover
 from keyhole.features.discovery.features import Discovery
 from keyhole.features.discovery.ica import correlations, excess_kurtosis, fast_ica, mean_error, pair_sources, stability
 from keyhole.features.discovery.keys import Samples, View, attended, contrast_of, groups_of, samples_of
 from keyhole.features.discovery.one_head import head_samples
-from keyhole.features.discovery.survey import survey
 
 
 def gaussian(*shape: int, seed: int) -> Tensor:

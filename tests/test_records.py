@@ -8,8 +8,8 @@ import keyhole
 from contrasts import box_contrast
 from keyhole.brief import brief
 from keyhole.features.contrast import collect, find_features
+from keyhole.features.discovery.all_heads import survey
 from keyhole.features.discovery.keys import View
-from keyhole.features.discovery.survey import survey
 from keyhole.qk.controls import rotation_control, slice_use
 from keyhole.tasks import documents
 

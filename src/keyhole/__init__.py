@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from keyhole.naming.naming import name as name
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
-    from keyhole.store.bulk import bulk as bulk
+    from keyhole.store.driver import bulk as bulk
     from keyhole.store.store import open_store as open_store
     from keyhole.studies.comparison.compare import compare as compare
     from keyhole.studies.families.families import families as families
-    from keyhole.studies.sinks.study import sinks as sinks
+    from keyhole.studies.sinks.explore import sinks as sinks
     from keyhole.tracing.answers import Likeliest as Likeliest
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
@@ -77,14 +77,14 @@ _HOMES = {
     "SvtSettings": "keyhole.tracing.settings",
     "Through": "keyhole.tracing.mlp_directions",
     "Untraced": "keyhole.tracing.batch",
-    "bulk": "keyhole.store.bulk",
+    "bulk": "keyhole.store.driver",
     "check": "keyhole.tracing.exactness",
     "families": "keyhole.studies.families.families",
     "compare": "keyhole.studies.comparison.compare",
     "load": "keyhole.models.load",
     "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",
-    "sinks": "keyhole.studies.sinks.study",
+    "sinks": "keyhole.studies.sinks.explore",
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (

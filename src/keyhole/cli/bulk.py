@@ -133,8 +133,8 @@ def bulk(
     """
     if out is None and not estimate:
         raise KeyholeError("say where the circuits are kept: --out ioi.store; or only --estimate what it would take.")
-    from keyhole.store.bulk import bulk as trace_all
-    from keyhole.store.bulk import estimate as estimate_all
+    from keyhole.store.driver import bulk as trace_all
+    from keyhole.store.driver import estimate as estimate_all
     from keyhole.store.settings import Tracing
 
     by = _engine(engine, workers, address)

@@ -32,9 +32,9 @@ from keyhole.files import is_file, require_file
 from keyhole.strict import read_text
 
 if TYPE_CHECKING:
+    from keyhole.features.discovery.all_heads import Survey
     from keyhole.features.discovery.features import MatchedSubspace
     from keyhole.features.discovery.one_head import HeadFeatures
-    from keyhole.features.discovery.survey import Survey
     from keyhole.models.model import Model
     from keyhole.models.tokens import Prompt
     from keyhole.naming.subjects.stored import FeaturesFound
@@ -130,9 +130,9 @@ def discover(
     if features is not None and head is None:
         raise KeyholeError("--features writes those of one head: give --head, such as 3.1.")
     check_features(features)
+    from keyhole.features.discovery.all_heads import survey as survey_heads
     from keyhole.features.discovery.keys import View
     from keyhole.features.discovery.one_head import head_features
-    from keyhole.features.discovery.survey import survey as survey_heads
 
     loaded = load_model(model, revision, dtype, device)
     if features is not None and head is not None:

@@ -59,7 +59,7 @@ def sinks(
     places = require_places(out)
     with show.progress("Importing torch and transformers"):
         from keyhole.store.store import open_store
-        from keyhole.studies.sinks.study import sinks as study
+        from keyhole.studies.sinks.explore import sinks as study
     opened = open_store(store)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(

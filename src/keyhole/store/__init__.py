@@ -1,7 +1,7 @@
 """Circuits of many prompts on a disk: Parquet parts that any table tool reads, and exact circuits back."""
 
-from keyhole.store.bulk import bulk, estimate
 from keyhole.store.cost import Load, Memory, Rates, Shape
+from keyhole.store.driver import bulk, estimate
 from keyhole.store.engines import Local, Ray
 from keyhole.store.manifest import Manifest, Outcome, Status, manifest_of
 from keyhole.store.model import model_of

@@ -17,7 +17,7 @@ from typing import Any
 
 from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
-from keyhole.models.tokens import Span
+from keyhole.models.spans import Span
 from keyhole.strict import is_index, is_list, is_whole, parse_json, quoted, read_text, require
 from keyhole.tasks.example import Example
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.models.model import Model
 from keyhole.progress import Progress
-from keyhole.store.bulk import bulk
+from keyhole.store.driver import bulk
 from keyhole.store.manifest import traced_prompts
 from keyhole.store.settings import Tracing
 from keyhole.store.store import Store, Where

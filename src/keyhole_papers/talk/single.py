@@ -11,10 +11,10 @@ from keyhole.circuits.circuit import Circuit, Node
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
 from keyhole.stats import Interval
+from keyhole.studies.sinks.explore import SinkSettings, study
 from keyhole.studies.sinks.firings import StoredQuestion
 from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole.studies.sinks.report import sinks_figure
-from keyhole.studies.sinks.study import SinkSettings, study
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.svt.answers import panels

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.sites import Contrast, Place, Sample, Site
-from keyhole.models.tokens import Encoded, Prompt, Span, encode, token_spans, tokens_in
+from keyhole.models.spans import Span, token_spans, tokens_in
+from keyhole.models.tokens import Encoded, Prompt, encode
 from keyhole.strict import quoted
 
 if TYPE_CHECKING:

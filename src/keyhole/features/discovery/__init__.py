@@ -9,11 +9,11 @@ Limits: Gaussian features can be found only as a subspace, not one by one; more 
 (superposition) come out as mixtures. Both are warned of.
 """
 
+from keyhole.features.discovery.all_heads import Survey, survey
 from keyhole.features.discovery.discovery import discover
 from keyhole.features.discovery.features import Discovery, MatchedFeature, MatchedSubspace
 from keyhole.features.discovery.keys import Samples, View, samples_of
 from keyhole.features.discovery.one_head import HeadFeatures, head_features
-from keyhole.features.discovery.survey import Survey, survey
 
 __all__ = [
     "Discovery",

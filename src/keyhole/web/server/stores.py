@@ -24,8 +24,8 @@ from keyhole.studies.families.families import RIGHT
 from keyhole.studies.families.families import families as find
 from keyhole.studies.families.record import Families
 from keyhole.studies.sinks import report as sink_text
+from keyhole.studies.sinks.explore import sinks as study
 from keyhole.studies.sinks.record import Sinks
-from keyhole.studies.sinks.study import sinks as study
 from keyhole.web.page import story_lines
 from keyhole.web.server.asked import circuit_of
 from keyhole.web.server.bodies import Body
