@@ -22,7 +22,9 @@ _WIDTH = 120
 EFFECTS = 5e-5
 LOOSER = {
     **dict.fromkeys(("trace-effects", "trace-sufficient", "store-effects", "store-sufficient"), EFFECTS),
+    **dict.fromkeys(("trace-probability", "trace-story"), EFFECTS),
     **dict.fromkeys(("verify", "verify-chain", "verify-global", "backups", "compare"), EFFECTS),
+    "contrast": 1e-5,  # gaps in units of their nulls' spread
     "sinks": 1e-5,  # cosines near zero: sums of thousands of products
     "lab-emergence": EFFECTS,  # a training of hundreds of steps
     "stability": 2e-3,  # circuits in half precision, which has three digits

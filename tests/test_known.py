@@ -93,7 +93,7 @@ def test_a_comparison_counts_what_is_missing_and_what_is_too_much(known: Known, 
     found = compare(circuit, fewer)
     assert (found.nodes, found.edges) == (Score(9, 8, 8), Score(13, 9, 9))
     assert found.nodes.precision == 8 / 9 and found.nodes.recall == 1
-    other_side = {(who, into, "src" if side == "dest" else side) for who, into, side in truth.edges}
+    other_side = frozenset((who, into, "src" if side == "dest" else side) for who, into, side in truth.edges)
     found = compare(circuit, replace(truth, edges=other_side))
     assert found.nodes.recall == 1 and found.edges.both == 10  # three dest edges are no src edges
     silent = replace(circuit, influence=(0.0,) * len(circuit.nodes))

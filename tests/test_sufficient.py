@@ -176,7 +176,7 @@ def test_effects_are_plain_masks(asked: MaskedQuestion, example: Example, others
             continue
         into = answer if reader.kind == "target" else wiring.readers.index(Reader(edge.side, reader.layer, reader.head))
         writer = [str(w) for w in wiring.writers].index(
-            "words"
+            "embedding"
             if source.kind == "embedding"
             else f"MLP {source.layer}"
             if source.head is None
