@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keyhole_papers.runner import reproduce as reproduce
 
 __all__ = ["Choices", "read_results", "reproduce"]
-_HOMES = {"Choices": "choices", "read_results": "results", "reproduce": "runner"}
+_HOMES = {"Choices": "experiment", "read_results": "results", "reproduce": "runner"}
 
 if not TYPE_CHECKING:  # imported when first used: the command line's help loads this package, and not torch
 

@@ -294,7 +294,7 @@ class Circuit:
         counterfactual: "Prompt | None" = None,
         progress: "Progress | None" = None,
     ) -> "Story":
-        """Which words decide the answer, and by which paths do they reach it? See `keyhole.story`.
+        """Which words decide the answer, and by which paths do they reach it? See `keyhole.faithfulness.story`.
 
         Args:
             model: The model that made the circuit, if it was read from a file; without it nothing is measured.

@@ -236,7 +236,7 @@ class Run:
         cover: float = 0.8,
         constants: "Constants" = "baseline",
     ) -> "MlpWrite":
-        """Which writers made an MLP write this along a direction? See `keyhole.tracing.mlps`."""
+        """Which writers made an MLP write this along a direction? See `keyhole.tracing.mlp_causes`."""
         from keyhole.tracing.mlp_causes import explain_mlp
 
         return explain_mlp(self, layer, pos, direction, cover=cover, constants=constants)
@@ -244,7 +244,7 @@ class Run:
     def toward(
         self, target: "Tokens", against: "Tokens | None" = None, *, end: int | str = -1
     ) -> "Float[Tensor, 'd_model']":
-        """The direction at a token that raises an answer's logit, against another's. See `keyhole.tracing.mlps`."""
+        """The direction at a token that raises an answer's logit, against another's. See `keyhole.tracing.mlp_directions`."""
         from keyhole.tracing.mlp_directions import toward
 
         return toward(self, target, against, end=end)
