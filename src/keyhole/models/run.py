@@ -244,7 +244,7 @@ class Run:
     def toward(
         self, target: "Tokens", against: "Tokens | None" = None, *, end: int | str = -1
     ) -> "Float[Tensor, 'd_model']":
-        """The direction at a token that raises an answer's logit, against another's. See `keyhole.tracing.mlp_directions`."""
+        """The direction at a token that raises an answer's logit, against another's."""
         from keyhole.tracing.mlp_directions import toward
 
         return toward(self, target, against, end=end)

@@ -249,7 +249,7 @@ def explain_mlp(
     cover: float = 0.8,
     constants: Constants = "baseline",
 ) -> MlpWrite:
-    """Why does the MLP of a layer write this at a token? See `keyhole.tracing.mlp_directions.toward` for an answer's direction.
+    """Why does the MLP of a layer write this at a token? See `Run.toward` for an answer's direction.
 
     `constants`: what biases write whatever the prompt says is the baseline, or a cause as any other.
     """
