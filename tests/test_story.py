@@ -252,6 +252,21 @@ def test_words_lead_the_story(story: Story) -> None:
     assert "No word alone decides" in str(weak) and "Words that decide" not in str(weak)
 
 
+def test_words_that_matter_either_way_are_listed_apart(story: Story) -> None:
+    """Some exchanges help and others hurt, so that their mean says nothing; one-sided and small ranges are left out."""
+    assert all(word.span[0] <= word.effect <= word.span[1] for word in story.words if word.span)
+    far = 3 * story.least
+    spans = [(-far, far), (-far, 0.9 * far), (-0.9 * far, far), (-far, 2 * far)]
+    words = tuple(replace(story.words[i], effect=0.0, span=span) for i, span in enumerate(spans))
+    decisive = replace(story.words[4], effect=2 * story.least, span=(-far, far))
+    mixed = replace(story, words=(*words, decisive))
+    assert mixed.either_way == (words[0], words[3])
+    assert f"{-far:+.2f} to {far:+.2f}, " in " ".join(
+        str(mixed).split("Either way, by what stands there instead:")[1].split()
+    )
+    assert "Either way" not in str(replace(story, words=(words[1], decisive)))
+
+
 def test_of_long_prompts_the_words_with_the_largest_slopes_are_exchanged(
     circuit: Circuit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

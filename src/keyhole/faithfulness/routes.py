@@ -16,6 +16,7 @@ from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node
 from keyhole.circuits.records import Writer
 
 LEAD = 1.0  # logits: effects are no shares of a smaller lead, which many things are several times as large as
+EITHER = 3.0  # times the smallest effect that matters: so much an exchange must help, and another hurt
 MATTERS, LEAST = 0.1, 0.3  # a word or path matters if its effect is this share of the lead; or so many logits or nats
 
 
@@ -28,6 +29,7 @@ class Word:
     influence: float  # share of the answer that is followed to its embedding
     flips: float | None = None  # share of the copies with another word in which the answer is no longer preferred
     minor: bool = False  # a function word, or a mark between clauses
+    span: tuple[float, float] | None = None  # the effect in the copy with the smallest, and in that with the largest
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Story:
     def decisive(self) -> tuple[Word, ...]:
         """All words that matter, with either sign."""
         return tuple(word for word in self.words if abs(word.effect) >= self.least)
+
+    @property
+    def either_way(self) -> tuple[Word, ...]:
+        """Words whose effect is small on average, because some exchanges help the answer and others hurt it."""
+        far = EITHER * self.least
+        spread = [word for word in self.words if word.span is not None and word.span[0] <= -far and far <= word.span[1]]
+        return tuple(word for word in spread if word not in self.decisive)
 
     @property
     def held(self) -> float:

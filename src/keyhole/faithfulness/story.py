@@ -182,9 +182,22 @@ def words_pieces(story: Story) -> list[str]:
     major = [word for word in story.decisive if not word.minor]
     minor = [word for word in story.decisive if word.minor]
     if not major and not minor:
-        return [f"No word alone decides: each changes the {story.metric} by less than {story.least:.2f}."]
+        return [
+            f"No word alone decides: each changes the {story.metric} by less than {story.least:.2f}.",
+            *either_way(story),
+        ]
     pieces = ["Words that decide:", *_listed(story, major)] if major else ["No content word alone decides."]
-    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else [])]
+    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else []), *either_way(story)]
+
+
+def either_way(story: Story) -> list[str]:
+    """Words whose exchanges help or hurt, as it happens; empty if there are none."""
+    if not story.either_way:
+        return []
+    ranges = [
+        f"{word_text(story, word)} {word.span[0]:+.2f} to {word.span[1]:+.2f}" for word in story.either_way if word.span
+    ]
+    return ["Either way, by what stands there instead:", ", ".join(ranges) + "."]
 
 
 def _listed(story: Story, words: Sequence[Word]) -> list[str]:

@@ -79,7 +79,8 @@ def deciding_words(
     for tokens, lost in effects_of_words(run, metric, progress=progress).items():
         flips = float((lost > answer).mean()) if metric.against else None
         share = sum(influences.get(token, 0.0) for token in tokens)
-        words.append(Word(tokens, float(lost.mean()), share, flips, is_minor(_text(run, tokens))))
+        span = (float(lost.min()), float(lost.max()))
+        words.append(Word(tokens, float(lost.mean()), share, flips, is_minor(_text(run, tokens)), span))
     return _ranked(words)
 
 

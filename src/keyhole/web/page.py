@@ -26,6 +26,7 @@ from keyhole.errors import KeyholeError
 from keyhole.faithfulness.routes import Path as StoryPath
 from keyhole.faithfulness.routes import Story, Word
 from keyhole.faithfulness.story import (
+    either_way,
     headed,
     held_pieces,
     numbers,
@@ -234,7 +235,9 @@ def _word_lines(index: Mapping[Node, int], story: Story) -> list[dict[str, Any]]
     lines += [_word_line(index, story, word) for word in decisive]
     if others := len(story.words) - len(decisive):
         what = "The other word changes" if others == 1 else f"Each of the other {others} words changes"
-        lines.append({"text": f"{what} the {story.metric} by less than {story.least:.2f}."})
+        lines.append({"text": f"{what} the {story.metric} by less than {story.least:.2f} on average."})
+    if either := either_way(story):
+        lines.append({"text": " ".join(either)})
     return lines
 
 
