@@ -5,7 +5,7 @@ Which heads fire where? Attention weights well above what uniform attention woul
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -108,7 +108,7 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
 
 
-def check_tau(tau: float) -> float:
+def check_tau(tau: Any) -> float:
     """The threshold as a number, or why it is none: no weight is below 0, and none above 1."""
     try:
         value = float(tau)
