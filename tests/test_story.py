@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, pairwise
+from statistics import mean, stdev
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from keyhole.circuits.records import Accpp, Writer
 from keyhole.faithfulness import other_words
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.effects import edge_of
-from keyhole.faithfulness.other_words import COPIES, words_of
+from keyhole.faithfulness.other_words import COPIES, MORE, words_of
 from keyhole.faithfulness.routes import Route, Story, Ways, groups_on
 from keyhole.faithfulness.shares import MaskedQuestion, question
 from keyhole.faithfulness.story import story_text
@@ -205,12 +206,18 @@ def test_words_are_measured_by_other_words(circuit: Circuit, story: Story) -> No
     metric, words = metric_of(circuit), words_of(run)
     effects = {word.tokens: word for word in story.words}
     assert set(effects) == {(token,) for token in range(1, len(run))} == set(words.words)
+    numbers = set()
     for tokens in words.words[:6]:
-        copies = words.copies([tokens], COPIES)
+        copies = words.copies([tokens], MORE)
         assert all([a == b for a, b in zip(ids, run.token_ids, strict=True)].count(False) == 1 for ids in copies)
         answers = [metric.of(run.model.run(list(ids), bos=False).logits[-1]) for ids in copies]
-        assert effects[tokens].effect == pytest.approx(story.answer - sum(answers) / len(answers), abs=1e-3)
+        few = [story.answer - answer for answer in answers[:COPIES]]  # do they say whether the word matters?
+        left_open = abs(abs(mean(few)) - story.least) < 2 * stdev(few) / len(few) ** 0.5
+        answers = answers[: MORE if left_open else COPIES]
+        numbers.add(len(answers))
+        assert effects[tokens].effect == pytest.approx(story.answer - mean(answers), abs=1e-3)
         assert effects[tokens].flips == sum(answer < 0 for answer in answers) / len(answers)
+    assert numbers == {COPIES, MORE}
 
 
 def test_other_words_are_likely_ones(circuit: Circuit) -> None:

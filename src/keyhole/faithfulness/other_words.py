@@ -21,13 +21,15 @@ from keyhole.circuits.records import Writer
 from keyhole.intervene.removal import Metric
 from keyhole.intervene.writers import estimate
 from keyhole.models.numbers import exact_matmul
-from keyhole.progress import Progress, silent
+from keyhole.progress import Progress, part_of, silent
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
 
 COPIES = 8  # in which a word is another
+MORE = 24  # of words of which these leave open whether they matter
+OPEN = 2.0  # standard errors between the mean effect and the smallest that matters: less leaves it open
 WORDS = 48  # of long prompts, so many are tried: those that the answer hangs on most, to first order
 LIKELY = 64  # other words to draw from
 TOKENS = 2048  # in one batch
@@ -171,19 +173,43 @@ def words_of(run: "Run") -> Words:
 
 
 def effects_of_words(
-    run: "Run", metric: Metric, *, copies: int = COPIES, progress: Progress | None = None
+    run: "Run",
+    metric: Metric,
+    *,
+    copies: int = COPIES,
+    least: float | None = None,
+    progress: Progress | None = None,
 ) -> dict[tuple[int, ...], Float[np.ndarray, "copy"]]:
-    """By how much the answer is less in every copy with one word exchanged, word by word."""
+    """By how much the answer is less in every copy with one word exchanged, word by word.
+
+    With `least`, the smallest effect that matters, words of which the copies leave open whether they do get more.
+    """
     words = words_of(run)
     chosen = [word for word in words.words if word[0] <= metric.end]
     if len(chosen) > WORDS:
         losses = estimate(run, metric)
         slopes = {word: sum(abs(losses.of(Writer("embedding", 0, None, t, t))) for t in word) for word in chosen}
         chosen = sorted(sorted(chosen, key=lambda word: -slopes[word])[:WORDS])
-    texts = [copy for word in chosen for copy in words.copies([word], copies)]
-    before = metric.of(run.logits[metric.end])
+    first = _lost(words, chosen, range(copies), metric, part_of(progress or silent, 0.0, 0.5))
+    unsure = [] if least is None else [word for word, lost in first.items() if _is_open(lost, least)]
+    more = _lost(words, unsure, range(copies, MORE), metric, part_of(progress or silent, 0.5, 1.0))
+    return {word: np.concatenate([lost, more.get(word, lost[:0])]) for word, lost in first.items()}
+
+
+def _is_open(lost: Float[np.ndarray, "copy"], least: float) -> bool:
+    """May the mean effect of a word as well be above as below the smallest one that matters?"""
+    error = float(lost.std(ddof=1)) / len(lost) ** 0.5
+    return abs(abs(float(lost.mean())) - least) < OPEN * error
+
+
+def _lost(
+    words: Words, chosen: Sequence[tuple[int, ...]], which: range, metric: Metric, progress: Progress
+) -> dict[tuple[int, ...], Float[np.ndarray, "copy"]]:
+    """By how much the answer is less in some of the copies of each word."""
+    run, before = words.run, metric.of(words.run.logits[metric.end])
+    texts = [copy for word in chosen for copy in words.copies([word], which.stop)[which.start :]]
     answers = np.array(answers_of(run.model, texts, metric, progress))
-    return dict(zip(chosen, (before - answers).reshape(len(chosen), -1), strict=True))
+    return dict(zip(chosen, (before - answers).reshape(len(chosen), len(which)), strict=True))
 
 
 def answers_of(

@@ -86,7 +86,7 @@ class Story:
     @property
     def least(self) -> float:
         """The smallest effect that matters."""
-        return MATTERS * (self.answer or 0.0) if self.in_shares else LEAST
+        return least_effect(self.answer or 0.0, lead=self.metric == "logit difference")
 
     @property
     def decisive(self) -> tuple[Word, ...]:
@@ -127,6 +127,15 @@ class Story:
         return story_text(self)
 
     __repr__ = brief
+
+
+def least_effect(answer: float, *, lead: bool) -> float:
+    """The smallest effect that matters to an answer, which is a lead in logits or a log-probability.
+
+    >>> least_effect(6.0, lead=True), least_effect(0.8, lead=True), least_effect(-0.5, lead=False)
+    (0.6000000000000001, 0.3, 0.3)
+    """
+    return MATTERS * answer if lead and answer >= LEAD else LEAST
 
 
 def verdict(effect: float | None, least: float) -> int:

@@ -15,8 +15,8 @@ from keyhole.circuits.records import Writer
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import edge_list, edge_of, out_of, place_of
-from keyhole.faithfulness.other_words import COPIES, Words, effects_of_words, is_minor, words_of
-from keyhole.faithfulness.routes import Move, Path, Step, Story, Word, verdict
+from keyhole.faithfulness.other_words import COPIES, MORE, Words, effects_of_words, is_minor, words_of
+from keyhole.faithfulness.routes import Move, Path, Step, Story, Word, least_effect, verdict
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.shares import MaskedQuestion, question, until_answer
 from keyhole.faithfulness.token_masks import EdgeList, all_but, no_edges, only
@@ -76,7 +76,8 @@ def deciding_words(
 ) -> tuple[Word, ...]:
     """The words of a prompt by the size of their effect, each exchanged for others; function words after the rest."""
     answer, words = metric.of(run.logits[metric.end]), []
-    for tokens, lost in effects_of_words(run, metric, progress=progress).items():
+    least = least_effect(answer, lead=bool(metric.against))
+    for tokens, lost in effects_of_words(run, metric, least=least, progress=progress).items():
         flips = float((lost > answer).mean()) if metric.against else None
         share = sum(influences.get(token, 0.0) for token in tokens)
         span = (float(lost.min()), float(lost.max()))
@@ -87,7 +88,8 @@ def deciding_words(
 def _with_words(story: Story, run: "Run", metric: Metric, progress: Progress) -> Story:
     """Effects of words, each exchanged for others in the prompt itself."""
     words = deciding_words(run, metric, _influences(story), progress=progress)
-    by = f"the word exchanged for the {COPIES} others that the model finds likeliest there"
+    others = f"the {COPIES} others that the model finds likeliest there"
+    by = f"the word exchanged for {others} ({MORE} where {COPIES} leave it open)"
     return replace(story, words=words, words_by=by)
 
 
