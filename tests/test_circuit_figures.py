@@ -21,7 +21,7 @@ from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
 from keyhole.stats import Interval
 from keyhole.tasks import ioi
-from keyhole.tasks.prompt_sets import PromptSet
+from keyhole.tasks.catalogue import PromptSet
 from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
 from keyhole_papers.experiment import Asked, Attempt, Choices, Experiment, Job

@@ -15,8 +15,8 @@ from keyhole import Model
 from keyhole.errors import MissingModelError
 from keyhole.lab.roles import RULE, Role, role_attention
 from keyhole.tasks import published_ioi
+from keyhole.tasks.catalogue import prompts_for
 from keyhole.tasks.example import Example
-from keyhole.tasks.prompt_sets import prompts_for
 from keyhole_papers.experiment import Job
 from keyhole_papers.results import Result, Verdict
 from keyhole_papers.runner import experiments

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
-from keyhole.tasks import published
+from keyhole.tasks.copying import OWN, PUBLISHED
 from keyhole.tasks.example import Example
-from keyhole.tasks.greater_than import CENTURIES, STARTS, greater_than
+from keyhole.tasks.knowledge import CENTURIES, STARTS, greater_than
 from keyhole.tasks.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, PEOPLE, THINGS
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def fit_ioi(model: "Model", given: Choices) -> Choices:
 
     chosen = given.get("published")
     theirs = not knows_tasks_alone(model) if chosen is None else bool(chosen)
-    names = _words(model, "names", given, published.NAMES if theirs else NAMES, least=2)
+    names = _words(model, "names", given, (PUBLISHED if theirs else OWN).names, least=2)
     return {**given, "published": theirs, "names": names}
 
 

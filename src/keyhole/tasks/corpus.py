@@ -7,19 +7,10 @@ import random
 import string
 from collections.abc import Callable, Mapping
 
-from keyhole.tasks.boxes import FIRST, NEXT, boxes
-from keyhole.tasks.boxes import QUESTION as BOXES_QUESTION
+from keyhole.tasks.copying import OWN, induction, ioi, ioi_combination
 from keyhole.tasks.example import Example, is_held_out, pieces
-from keyhole.tasks.greater_than import WORDING as GREATER_THAN_WORDING
-from keyhole.tasks.greater_than import greater_than
-from keyhole.tasks.induction import induction
-from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
-from keyhole.tasks.ioi import ioi, ioi_combination
-from keyhole.tasks.lists import QUESTION as LISTS_QUESTION
-from keyhole.tasks.lists import START as LISTS_START
-from keyhole.tasks.lists import lists
-from keyhole.tasks.pronouns import WORDINGS as PRONOUN_WORDINGS
-from keyhole.tasks.pronouns import pronouns
+from keyhole.tasks.knowledge import LASTED, TAGS, greater_than, pronouns
+from keyhole.tasks.things import FIRST, LIST_START, NEXT, WHICH_BOX, WHICH_ITEMS, boxes, lists
 from keyhole.tasks.words import (
     ADJECTIVES,
     CATEGORIES,
@@ -184,8 +175,8 @@ def _part(rng: random.Random, name: str) -> str:
 
 
 def _wordings() -> tuple[str, ...]:
-    fixed = (FIRST, NEXT, BOXES_QUESTION, LISTS_START, LISTS_QUESTION, GREATER_THAN_WORDING)
-    return fixed + IOI_WORDINGS + PRONOUN_WORDINGS + WORDINGS
+    fixed = (FIRST, NEXT, WHICH_BOX, LIST_START, WHICH_ITEMS, LASTED)
+    return fixed + OWN.wordings + TAGS + WORDINGS
 
 
 def _without_slots(wording: str) -> str:

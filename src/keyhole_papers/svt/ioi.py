@@ -15,8 +15,8 @@ from keyhole.lab.sparse import SparseStudy, sparse_study
 from keyhole.models.model import Model
 from keyhole.models.run import Run
 from keyhole.stats import wilson
+from keyhole.tasks.catalogue import PromptSet, prompts_for
 from keyhole.tasks.example import Example
-from keyhole.tasks.prompt_sets import IOI, PromptSet, prompts_for
 from keyhole_papers.experiment import Asked, Job, loaded
 from keyhole_papers.finding import Provenance
 
@@ -173,7 +173,7 @@ def _measured(asked: Asked) -> Measured:
 
 
 def _prompts(asked: Asked, model: Model) -> PromptSet:
-    return prompts_for("ioi", model, LEAST if asked.quick else IOI["mixed"], asked.seed)
+    return prompts_for("ioi", model, LEAST if asked.quick else None, asked.seed)
 
 
 def unrelated(job: Job) -> tuple[SparseStudy, str]:
