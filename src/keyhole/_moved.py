@@ -55,6 +55,7 @@ MOVED: Mapping[str, str] = {
     "keyhole.tasks.induction": "keyhole.tasks.copying",
     "keyhole.tasks.ioi": "keyhole.tasks.copying",
     "keyhole.tasks.lists": "keyhole.tasks.things",
+    "keyhole.tasks.prose": "keyhole.tasks.corpus",
     "keyhole.tasks.prompt_sets": "keyhole.tasks.catalogue",
     "keyhole.tasks.pronouns": "keyhole.tasks.knowledge",
     "keyhole.tracing.answers.likelihood": "keyhole.tracing.seeds",

@@ -17,8 +17,8 @@ from keyhole.brief import Head
 from keyhole.errors import KeyholeError
 from keyhole.lab.sparse import HeadPairs, SparseStudy, matched_text
 from keyhole.models.tokens import Prompt, encode
+from keyhole.tasks.corpus import knows_tasks_alone, passages
 from keyhole.tasks.knowledge import greater_than
-from keyhole.tasks.prose import knows_tasks_alone, passages
 from keyhole.tasks.things import boxes, lists
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from keyhole.errors import KeyholeError
 from keyhole.strict import shortened
 from keyhole.tasks import answers
 from keyhole.tasks.copying import PUBLISHED, Design, induction, ioi, ioi_words, published_ioi
+from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.example import Example
 from keyhole.tasks.files import read_examples
 from keyhole.tasks.knowledge import N_FACTS, facts, greater_than, pronouns
@@ -84,8 +85,6 @@ def _of_task(name: str, model: "Model | None", n: int | None, seed: int, choices
 
 def _both_sides(model: "Model", task: Task, choices: dict[str, Any]) -> dict[str, Any]:
     """Only a model that was trained on these tasks has held-out prompts; any other takes both sides of the line."""
-    from keyhole.tasks.prose import knows_tasks_alone
-
     if "held_out" not in task.choices or knows_tasks_alone(model):
         return choices
     return {"held_out": None, **choices}
@@ -295,8 +294,6 @@ def prompts_for(
     >>> prompts_for("ioi", keyhole.load(), 8).about
     "8 held-out indirect objects in the organism's own wordings (mixed)"
     """
-    from keyhole.tasks.prose import knows_tasks_alone
-
     own = knows_tasks_alone(model)
     if task == "ioi":
         return _indirect_objects(model, PUBLISHED_IOI[design] if n is None else n, seed, design, own=own)
