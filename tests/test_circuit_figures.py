@@ -24,12 +24,23 @@ from keyhole.tasks import ioi
 from keyhole.tasks.catalogue import PromptSet
 from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
+from keyhole_papers import svt as ioi_studies
 from keyhole_papers.experiment import Asked, Attempt, Choices, Experiment, Job
 from keyhole_papers.results import Result
-from keyhole_papers.svt import answers, cuts, effects, network, together, writers
-from keyhole_papers.svt import ioi as ioi_studies
+from keyhole_papers.svt import (
+    LEAST,
+    Subject,
+    answers,
+    cuts,
+    effects,
+    network,
+    of_gpt2,
+    subject,
+    together,
+    trace_answer,
+    writers,
+)
 from keyhole_papers.svt.effects import Effect, Into, over_prompts, rank_correlation
-from keyhole_papers.svt.ioi import LEAST, Subject, of_gpt2, subject, trace_answer
 from keyhole_papers.svt.known import Agreement, lattice, rewired
 from keyhole_papers.svt.network import Network
 from keyhole_papers.svt.together import Residuals, small

@@ -23,7 +23,7 @@ from keyhole.models.model import Model
 from keyhole.models.tokens import one_token_words
 from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.words import CATEGORIES, THIRTEEN
-from keyhole_papers.cc.studies import DRAWS, MOST, Points, Subject, points, projected, studied, subject, wording
+from keyhole_papers.cc import DRAWS, MOST, Points, Subject, points, projected, studied, subject, wording
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
 

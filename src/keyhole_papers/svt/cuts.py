@@ -18,10 +18,9 @@ from keyhole.intervene.removal import CutMode, random_cut
 from keyhole.stats import Interval
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
-from keyhole_papers.svt import effects
+from keyhole_papers.svt import LEAST, effects, is_gpt2, role_rule, subject
 from keyhole_papers.svt.answers import Answers, answers, cloud, few, panels, whiskers
 from keyhole_papers.svt.effects import MODES, ODD, SIDES, Claim, Effect, Into, into, rank_correlation
-from keyhole_papers.svt.ioi import LEAST, is_gpt2, role_rule, subject
 from keyhole_papers.svt.together import ADDS, Pair, Sums, sums
 
 Sides = Sequence[SideName]

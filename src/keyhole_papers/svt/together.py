@@ -20,6 +20,7 @@ from keyhole.intervene.removal import CutMode
 from keyhole.stats import Interval
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
+from keyhole_papers.svt import LEAST, subject
 from keyhole_papers.svt.answers import Answers, answers, cloud, few, panels, signals_note, whiskers
 from keyhole_papers.svt.effects import (
     MATTERS,
@@ -35,7 +36,6 @@ from keyhole_papers.svt.effects import (
     over_prompts,
     removed,
 )
-from keyhole_papers.svt.ioi import LEAST, subject
 
 ADDS = ".5 to 1.5 of the sum"
 _PLACES = [(side, mode) for side in SIDES for mode in MODES]

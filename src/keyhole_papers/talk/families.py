@@ -30,7 +30,7 @@ from keyhole.studies.families.record import Families, Level
 from keyhole.tasks.catalogue import prompts_for
 from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Provenance, of_part
-from keyhole_papers.svt.ioi import require_solved
+from keyhole_papers.svt import require_solved
 from keyhole_papers.talk.signals import published_name
 
 ORDERS = ("ABBA", "BABA")

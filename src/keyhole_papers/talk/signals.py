@@ -20,8 +20,8 @@ from keyhole.tasks.catalogue import prompts_for
 from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.results import Verdict
+from keyhole_papers.svt import LEAST, trace_answer
 from keyhole_papers.svt.answers import panels
-from keyhole_papers.svt.ioi import LEAST, trace_answer
 
 _TASKS = ("ioi", "greater_than", "pronouns", "induction")  # of the last, no prompts were published
 _QUICK = 3  # prompts of each task
