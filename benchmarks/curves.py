@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 import keyhole
-from keyhole.lab.known import build
-from keyhole.lab.known.truth import recovery
+from keyhole.lab.known import build, recovery
 from keyhole.progress import silent
 from keyhole.store.manifest import spread
 from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_from

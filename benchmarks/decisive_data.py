@@ -16,8 +16,7 @@ import torch
 
 import keyhole
 from keyhole.intervene import Metric
-from keyhole.models.spans import in_chat, token_spans, tokens_in
-from keyhole.models.tokens import text_ids
+from keyhole.models.tokens import in_chat, text_ids, token_spans, tokens_in
 
 PROMPTS = Path(__file__).with_name("decisive_prompts.jsonl")
 _WORD = re.compile("«([^«»]+)»")

@@ -16,7 +16,7 @@ from keyhole.faithfulness.words import deciding_words
 from keyhole.intervene import answers_without, estimate
 from keyhole.models.run import Run
 from keyhole.models.tokens import token_texts
-from keyhole.tasks.prose import passages
+from keyhole.tasks.corpus import passages
 
 Ranking = Callable[[Run, Question], list[float]]
 Source = Literal["replaced", "proposed"]  # other tokens: any frequent ones, or what the model would have said here

@@ -12,7 +12,7 @@ import torch
 
 from keyhole.naming.judge.questions import Marked
 from keyhole.naming.subjects.subject import Examples, Pick, Shown, Subject, SubjectKind
-from keyhole.tasks.ioi import ioi
+from keyhole.tasks.copying import ioi
 
 PROSE = Path(__file__).parents[1] / ".cache" / "prose.txt"
 LENGTH, CHUNKS = 24, 240

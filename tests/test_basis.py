@@ -27,7 +27,7 @@ from keyhole.lab.channel_parts import (
     head_spaces,
     top_edges,
 )
-from keyhole.lab.known.machine import Stream, tokenizer, transformer
+from keyhole.lab.known_machine import Stream, tokenizer, transformer
 from keyhole.models.load import load
 from keyhole.tracing.answers import token_ids
 from test_curves import METRIC, runs_of

@@ -21,21 +21,33 @@ from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
 from keyhole.stats import Interval
 from keyhole.tasks import ioi
-from keyhole.tasks.prompt_sets import PromptSet
+from keyhole.tasks.catalogue import PromptSet
 from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
+from keyhole_papers import svt as ioi_studies
 from keyhole_papers.experiment import Asked, Attempt, Choices, Experiment, Job
 from keyhole_papers.results import Result
-from keyhole_papers.svt import answers, cuts, effects, network, residuals, sets, together, writers
-from keyhole_papers.svt import ioi as ioi_studies
+from keyhole_papers.svt import (
+    LEAST,
+    Subject,
+    answers,
+    cuts,
+    effects,
+    network,
+    of_gpt2,
+    subject,
+    together,
+    trace_answer,
+    writers,
+)
 from keyhole_papers.svt.effects import Effect, Into, over_prompts, rank_correlation
-from keyhole_papers.svt.ioi import LEAST, Subject, of_gpt2, subject, trace_answer
 from keyhole_papers.svt.known import Agreement, lattice, rewired
 from keyhole_papers.svt.network import Network
+from keyhole_papers.svt.together import Residuals, small
 from keyhole_papers.talk import signals, single
 
 pytestmark = pytest.mark.xdist_group("lab runs")
-MODULES = (network, cuts, residuals, together, writers, sets, signals, single)
+MODULES = (network, cuts, together, writers, signals, single)
 # svt-fig9 is of words in the heads of GPT-2, whatever a model answers: test_circuit_figures asks the others.
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items() if id != "svt-fig9"}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
@@ -360,8 +372,8 @@ def test_residuals_are_judged_by_many_prompts(tmp_path: Path) -> None:
     sets = [replace(one, together=True, cosine=0.995) for one in alone]
 
     def judged_as(own: list[Effect], together: bool) -> str:
-        record = residuals.Residuals(of_gpt2("gpt2", "256 published indirect objects (mixed)"), tuple(own))
-        outcome = residuals.small("cosine", together=together).result(record, tmp_path)
+        record = Residuals(of_gpt2("gpt2", "256 published indirect objects (mixed)"), tuple(own))
+        outcome = small("cosine", together=together).result(record, tmp_path)
         assert outcome.measured
         return outcome.state
 
@@ -446,7 +458,7 @@ def test_published_models_that_fail_refute() -> None:
 
 
 def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_TASKS", {"ioi": 256})
+    monkeypatch.setattr(signals, "_TASKS", ("ioi",))
     outcome = signals.RUNS["talk-11"](Job(tmp_path, quick=True, seed=3))
     signals._circuits.cache_clear()
     assert outcome.state == "needs a model"  # three prompts are too few
@@ -457,7 +469,7 @@ def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monke
 
 
 def test_models_without_signals_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_TASKS", {"ioi": 256})
+    monkeypatch.setattr(signals, "_TASKS", ("ioi",))
     monkeypatch.setattr(signals, "trace_answer", lambda *args: None)
     for figure in signals.RUNS.values():
         with pytest.raises(MissingModelError, match="without any signal"):

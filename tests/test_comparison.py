@@ -24,7 +24,7 @@ from keyhole.figures.style import save
 from keyhole.intervene import Cut, edge_cut, intervene
 from keyhole.intervene.cuts import metric_of
 from keyhole.lab.known import Known, build
-from keyhole.lab.known.machine import places
+from keyhole.lab.known_machine import places
 from keyhole.models.model import Model
 from keyhole.qk.omega import omega
 from keyhole.stats import Interval, difference, interval, median_interval

@@ -27,13 +27,17 @@ from keyhole.models.tokens import text_ids
 from keyhole.stats import Interval
 from keyhole.tasks.words import THIRTEEN
 from keyhole_papers.cc import (
+    Points,
+    Subject,
     boxes,
     categories,
     payload,
     payload_grids,
     payload_scores,
     payload_shapes,
+    studied,
     studies,
+    subject,
     subspaces,
     swaps,
 )
@@ -43,7 +47,6 @@ from keyhole_papers.cc.payload import Cell, Grid, Printed, Ranks, Setting
 from keyhole_papers.cc.payload_grids import Phases, Recovered
 from keyhole_papers.cc.payload_scores import Interactions
 from keyhole_papers.cc.payload_shapes import Shape, Shapes
-from keyhole_papers.cc.studies import Points, Subject, studied, subject
 from keyhole_papers.cc.subspaces import Aligned, Meeting, Subspaces, Unprojected
 from keyhole_papers.cc.swaps import Swapped, Swaps, held
 from keyhole_papers.experiment import Choices, Experiment, Job

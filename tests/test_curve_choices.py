@@ -17,8 +17,7 @@ from keyhole.circuits.exports import read_mib
 from keyhole.faithfulness.masked import masked
 from keyhole.faithfulness.token_masks import everything, only
 from keyhole.intervene import Metric
-from keyhole.lab.known import build
-from keyhole.lab.known.truth import auroc, recovery
+from keyhole.lab.known import auroc, build, recovery
 from keyhole.progress import silent
 from keyhole.store.manifest import spread
 from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_from

@@ -59,7 +59,8 @@ from keyhole.studies.families.distances import Granularity
 from keyhole.studies.families.families import families as find_families
 from keyhole.studies.sinks import sinks as study_sinks
 from keyhole.studies.stability.stability import stability as measure_stability
-from keyhole.tasks import boxes, examples, lists
+from keyhole.tasks import examples
+from keyhole.tasks.things import BOXES_WORDINGS, LISTS_WORDINGS
 from keyhole.tracing.answers import Likeliest
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing
@@ -203,6 +204,5 @@ def test_choices_are_the_librarys() -> None:
         "Dtype": get_args(Dtype),
     }.items():
         assert get_args(getattr(options, name)) == of_library, name
-    for task in (boxes, lists):
-        wordings = inspect.getmodule(task)._WORDINGS  # type: ignore[union-attr]
+    for wordings in (BOXES_WORDINGS, LISTS_WORDINGS):
         assert set(get_args(options.Wording)) == set(wordings)

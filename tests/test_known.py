@@ -9,7 +9,7 @@ from keyhole import KeyholeError, Run
 from keyhole.circuits.records import Writer
 from keyhole.intervene import Metric, answers_without
 from keyhole.lab.known import Known, build, compare
-from keyhole.lab.known.machine import BALLAST, HEADS, Stream
+from keyhole.lab.known_machine import BALLAST, HEADS, Stream
 from keyhole.models.tokens import token_id
 from keyhole.studies.comparison.score import Score
 from keyhole.tracing.exactness import check

@@ -15,16 +15,15 @@ from keyhole import Model
 from keyhole.errors import MissingModelError
 from keyhole.lab.roles import RULE, Role, role_attention
 from keyhole.tasks import published_ioi
+from keyhole.tasks.catalogue import prompts_for
 from keyhole.tasks.example import Example
-from keyhole.tasks.prompt_sets import prompts_for
+from keyhole_papers import svt as ioi_studies
 from keyhole_papers.experiment import Job
 from keyhole_papers.results import Result, Verdict
 from keyhole_papers.runner import experiments
 from keyhole_papers.svf import emergence
-from keyhole_papers.svt import cuts, network, slices
-from keyhole_papers.svt import ioi as ioi_studies
+from keyhole_papers.svt import cuts, heads_by_role, is_gpt2, network, of_gpt2, slices, subject
 from keyhole_papers.svt.effects import into
-from keyhole_papers.svt.ioi import heads_by_role, is_gpt2, of_gpt2, subject
 from keyhole_papers.svt.network import Network
 from keyhole_papers.talk import signals
 

@@ -22,9 +22,9 @@ from keyhole.circuits.text import circuit_text, faithfulness_label, node_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.effects import unasked_faithfulness
 from keyhole.tasks import like
+from keyhole.tasks.copying import ioi
 from keyhole.tasks.example import Example
 from keyhole.tasks.files import read_prompts, write_examples
-from keyhole.tasks.ioi import ioi
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 OTHER = "When Anna and John went to the store, Anna gave a drink to"

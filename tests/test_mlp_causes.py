@@ -5,7 +5,7 @@ import torch
 
 from conftest import prompts_of, tiny_model
 from keyhole import Model
-from keyhole.intervene.mlp_causes import remove_causes
+from keyhole.intervene.cuts import remove_causes
 from keyhole.intervene.removal import Metric
 from test_exact import SUPPORTED
 

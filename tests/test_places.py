@@ -8,7 +8,7 @@ import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError, Model
 from keyhole.figures.style import Section, blank, page
-from keyhole.models.spans import spans_among
+from keyhole.models.tokens import spans_among
 from keyhole.store import model_of
 from keyhole.tasks import examples
 from keyhole.tasks.example import START, place_names, place_of

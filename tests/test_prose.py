@@ -16,7 +16,7 @@ from keyhole.cli.discover import PASSAGE, _found
 from keyhole.lab.head_summary import unrelated_text
 from keyhole.models.tokens import encode
 from keyhole.tasks import ioi
-from keyhole.tasks.prose import knows_tasks_alone, passages, read
+from keyhole.tasks.corpus import knows_tasks_alone, passages, read_prose
 from keyhole.tasks.words import THINGS
 
 PROSE = ROOT / ".cache" / "prose.txt"
@@ -43,7 +43,7 @@ def words(tmp_path: Path) -> Path:
 
 
 def test_passages_have_their_length_and_share_no_paragraph(organism: Model, words: Path) -> None:
-    lines = read(words)
+    lines = read_prose(words)
     assert len(lines) == 20 and all(lines)
     found = passages(organism, [9, 5, 3, 9], seed=4, path=words)
     assert [len(ids) for ids in found] == [9, 5, 3, 9]
@@ -65,17 +65,17 @@ def test_prose_that_is_used_up_or_missing_is_said(
     with pytest.raises(KeyholeError, match=r"used up after \d+ of 30 passages"):
         passages(organism, [5] * 30, path=words)
     with pytest.raises(KeyholeError, match="there is no file"):
-        read(tmp_path / "none.txt")
+        read_prose(tmp_path / "none.txt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     with pytest.raises(KeyholeError, match=r"make \.cache/prose\.txt.*user/keyhole/prose\.txt"):
-        read()
+        read_prose()
     (tmp_path / "user" / "keyhole").mkdir(parents=True)
     (tmp_path / "user" / "keyhole" / "prose.txt").write_text("For the user.\n")
-    assert read() == ["For the user."]
+    assert read_prose() == ["For the user."]
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "prose.txt").write_text("For the project.\n")
-    assert read() == ["For the project."]
+    assert read_prose() == ["For the project."]
 
 
 def test_unrelated_text_is_prose_as_long_as_the_prompts(smollm2: Model) -> None:

@@ -29,7 +29,7 @@ from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.load import load
 from keyhole_papers import runner
 from keyhole_papers.catalogue import CATALOGUE, PAPERS, published
-from keyhole_papers.cc.studies import Subject, studied
+from keyhole_papers.cc import Subject, studied
 from keyhole_papers.command import reproduce as command
 from keyhole_papers.experiment import (
     AS_PRINTED,

@@ -43,7 +43,7 @@ from keyhole.studies.sinks.record import Others, along, massive
 from keyhole.studies.sinks.trials import energy, explained, passed
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.why import explain, signal_vector
-from keyhole_papers.svt.ioi import of_gpt2
+from keyhole_papers.svt import of_gpt2
 from keyhole_papers.talk.single import Rest, found_sinks
 
 SIDES: tuple[SideName, SideName] = ("dest", "src")

@@ -15,8 +15,8 @@ from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf_alignment import Alignment, align, alignment
 from keyhole.lab.svf_train import train
 from keyhole.qk.channels import sparsity_each
+from keyhole_papers.svf import inputs, sides
 from keyhole_papers.svf import sparse as svf_sparse
-from keyhole_papers.svf.toys import inputs, sides
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once
 fast, paper = SVFSettings.fast, SVFSettings.paper

@@ -21,18 +21,18 @@ from keyhole.lab.svf_theorems import Check, Measure
 from keyhole.lab.svf_train import train
 from keyhole.progress import Progress, silent
 from keyhole.qk.channels import sparsity, sparsity_each
+from keyhole_papers import svf as svf_toys
 from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.experiment import Attempt, Job
 from keyhole_papers.finding import TOY, Finding, Findings
 from keyhole_papers.results import Verdict
+from keyhole_papers.svf import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe, Tried
 from keyhole_papers.svf import dynamics as svf_dynamics
 from keyhole_papers.svf import geometry as svf_geometry
 from keyhole_papers.svf import sparse as svf_sparse
 from keyhole_papers.svf import sweeps as svf_sweeps
-from keyhole_papers.svf import toys as svf_toys
 from keyhole_papers.svf.dynamics import Times
 from keyhole_papers.svf.sparse import Decomposed, Emerged, Ends, Terms
-from keyhole_papers.svf.toys import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe, Tried
 
 MODULES = (svf_geometry, svf_dynamics, svf_sparse, svf_sweeps)
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}

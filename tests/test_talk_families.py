@@ -28,7 +28,7 @@ from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.results import Verdict
 from keyhole_papers.runner import Task, experiments
-from keyhole_papers.svt.ioi import LEAST
+from keyhole_papers.svt import LEAST
 from keyhole_papers.talk import families, groups, names, orders
 from keyhole_papers.talk.families import Prompts, Split, tells_of
 from keyhole_papers.talk.groups import Mixed, Representatives, stood_for

@@ -24,6 +24,7 @@ from keyhole.tasks import (
     Example,
     answer_ids,
     answered,
+    copying,
     examples,
     facts,
     greater_than,
@@ -32,9 +33,8 @@ from keyhole.tasks import (
     read_examples,
     write_examples,
 )
-from keyhole.tasks import published as papers
+from keyhole.tasks.catalogue import prompts_for
 from keyhole.tasks.example import pieces
-from keyhole.tasks.prompt_sets import prompts_for
 from keyhole.tasks.words import NAMES
 from tiny import Sizes, tiny
 
@@ -56,8 +56,10 @@ def knowing(words: Sequence[str], cut: str = r"\w+|[^\w\s]") -> Model:
 @pytest.fixture(scope="module")
 def small() -> Model:
     """It knows the published wordings, three of their names, and those of ours that they use."""
-    texts = " ".join(re.sub(r"{\w+}", "", wording) for wording in papers.WORDINGS)
-    return knowing([*pieces(texts), *papers.PLACES, *papers.OBJECTS, "Mary", "John", "Kelly", "Olga"])
+    texts = " ".join(re.sub(r"{\w+}", "", wording) for wording in copying.PUBLISHED.wordings)
+    return knowing(
+        [*pieces(texts), *copying.PUBLISHED.places, *copying.PUBLISHED.objects, "Mary", "John", "Kelly", "Olga"]
+    )
 
 
 # -- the published indirect objects ------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def test_published_prompts_in_the_names_that_a_model_has(small: Model) -> None:
     found = prompts_for("ioi", small, 64)
     assert list(found.examples) == published_ioi(64, design="mixed", names=("John", "Kelly", "Mary"))
     assert found.about.startswith("64 indirect objects in the published wordings (mixed, seed 0")
-    assert found.about.endswith(f"with the 3 of {len(papers.NAMES)} names that are one token of the model)")
+    assert found.about.endswith(f"with the 3 of {len(copying.PUBLISHED.names)} names that are one token of the model)")
 
 
 def test_published_items_ask_the_organism_its_own_prompts(organism: Model) -> None:
@@ -223,9 +225,9 @@ def test_names_are_tokens_of_the_model(small: Model, smollm2: Model) -> None:
     asked = examples("ioi", small, 60)
     assert {name for e in asked for name in (e.answer, *e.against)} == {"Mary", "John", "Kelly"}
     assert {e.labels["wordings"] for e in asked} == {"published"}
-    pool = (*papers.NAMES, "Brandon", "Connor", "Zaphod")  # these are two tokens of SmolLM2
+    pool = (*copying.PUBLISHED.names, "Brandon", "Connor", "Zaphod")  # these are two tokens of SmolLM2
     single = [name for name in pool if len(text_ids(smollm2, f" {name}")) == 1]
-    assert single == list(papers.NAMES) and examples("ioi", smollm2) == published_ioi(3000)
+    assert single == list(copying.PUBLISHED.names) and examples("ioi", smollm2) == published_ioi(3000)
     ours = {name for e in examples("ioi", smollm2, published=False) for name in (e.answer, *e.against)}
     assert ours == {name for name in NAMES if len(text_ids(smollm2, f" {name}")) == 1} != set(NAMES)
 

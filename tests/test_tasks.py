@@ -9,11 +9,10 @@ import pytest
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks import TASKS, boxes, documents, filler, greater_than, ioi, lists, pronouns, vocabulary
-from keyhole.tasks.boxes import with_other_thing
+from keyhole.tasks.copying import OWN, ioi_combination
 from keyhole.tasks.corpus import WORDINGS as FILLER_WORDINGS
 from keyhole.tasks.example import Example, pieces
-from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
-from keyhole.tasks.ioi import ioi_combination
+from keyhole.tasks.things import with_other_thing
 from keyhole.tasks.words import CATEGORIES, CONTENT, FEMALE_NAMES, MALE_NAMES, NAMES, OBJECTS
 
 each_task = pytest.mark.parametrize("task", TASKS)
@@ -74,9 +73,9 @@ def test_ioi_roles_wordings_and_names() -> None:
 
 def test_the_two_known_prompts_are_wordings() -> None:
     words = {"A": "Mary", "B": "John", "S": "John", "PLACE": "store", "OBJECT": "drink"}
-    assert IOI_WORDINGS[0].format(**words) == "When Mary and John went to the store, John gave a drink to"
+    assert OWN.wordings[0].format(**words) == "When Mary and John went to the store, John gave a drink to"
     words = {"A": "Simon", "B": "Andrew", "S": "Simon", "PLACE": "restaurant", "OBJECT": "basketball"}
-    assert IOI_WORDINGS[1].format(**words) == (
+    assert OWN.wordings[1].format(**words) == (
         "Then, Simon and Andrew were working at the restaurant. Simon decided to give a basketball to"
     )
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+Span = tuple[int, int]  # of characters: where it starts, and where it ends
 _FEW, _LONG = 8, 80  # items of a collection, characters of a value, that are shown as they are
 
 

@@ -55,7 +55,7 @@ def words(
         keyhole words 'Mar*' --model SmolLM2.gguf
     """
     from keyhole.models.tokens import tokens_like
-    from keyhole.tasks.prose import words_by_kind
+    from keyhole.tasks.corpus import words_by_kind
 
     loaded = load_model(model, revision, "float32", None)
     if pattern is None:

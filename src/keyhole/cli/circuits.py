@@ -126,7 +126,7 @@ def _explain_mlp(
 ) -> None:
     if not answer:
         raise KeyholeError("say for which answer the MLP's write is explained: --for Mary, perhaps --against John.")
-    from keyhole.intervene.mlp_causes import remove_causes
+    from keyhole.intervene.cuts import remove_causes
     from keyhole.intervene.removal import Metric
     from keyhole.tracing.answers import token_ids
 

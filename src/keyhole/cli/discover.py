@@ -155,8 +155,7 @@ def discover(
 def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
     """English prose, or for the organism text of its own kind, as long as the model can read it."""
     from keyhole.models.tokens import text_ids
-    from keyhole.tasks.corpus import documents
-    from keyhole.tasks.prose import knows_tasks_alone, passages
+    from keyhole.tasks.corpus import documents, knows_tasks_alone, passages
 
     most = model.dims.positions or 1 << 30
     if not knows_tasks_alone(model):

@@ -31,9 +31,8 @@ from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt, encode, prompt_text, text_ids
 from keyhole.progress import Progress, silent
 from keyhole.strict import printable, quoted, read_text, shortened
-from keyhole.tasks.corpus import documents
+from keyhole.tasks.corpus import documents, knows_tasks_alone
 from keyhole.tasks.example import Example
-from keyhole.tasks.prose import knows_tasks_alone
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge, TracedMlp
 from keyhole.faithfulness.removals import Removal, Row
-from keyhole.intervene.mlp_causes import Claim, left_agrees, left_tolerance
+from keyhole.intervene.cuts import Claim, left_agrees, left_tolerance
 from keyhole.intervene.removal import Cut, Metric, Mode, head_edit, predicted, vector_delta
 from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
 from keyhole.tracing.mlp_influence import ReadMlp, read_mlps

@@ -9,8 +9,7 @@ mean_writes(runs)                    what to write instead of nothing: the mean 
 """
 
 from keyhole._moved import names_of
-from keyhole.intervene.cuts import edge_cut, parallel, serial, side_cut
-from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
+from keyhole.intervene.cuts import CausesRemoved, edge_cut, parallel, remove_causes, serial, side_cut
 from keyhole.intervene.removal import Cut, Metric, Mode, Outcome, intervene, random_cut
 from keyhole.intervene.writers import Estimates, all_but, answers_without, estimate, mean_writes, places
 

@@ -17,10 +17,9 @@ from keyhole.brief import Head
 from keyhole.errors import KeyholeError
 from keyhole.lab.sparse import HeadPairs, SparseStudy, matched_text
 from keyhole.models.tokens import Prompt, encode
-from keyhole.tasks.boxes import boxes
-from keyhole.tasks.greater_than import greater_than
-from keyhole.tasks.lists import lists
-from keyhole.tasks.prose import knows_tasks_alone, passages
+from keyhole.tasks.corpus import knows_tasks_alone, passages
+from keyhole.tasks.knowledge import greater_than
+from keyhole.tasks.things import boxes, lists
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -18,9 +18,9 @@ from keyhole.lab.training_curves import Over, together
 from keyhole.models.model import Model
 from keyhole.progress import Progress, silent
 from keyhole.qk.channels import Channels, sparsity
+from keyhole.tasks.catalogue import prompts_for
+from keyhole.tasks.copying import ioi
 from keyhole.tasks.example import Example
-from keyhole.tasks.ioi import ioi
-from keyhole.tasks.prompt_sets import prompts_for
 
 if TYPE_CHECKING:
     from keyhole.lab.language import Trained

@@ -1,18 +1,13 @@
 """Which prompts have known answers? Task generators, in pure Python; the organism learns from their text."""
 
 from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
-from keyhole.tasks.boxes import boxes
 from keyhole.tasks.catalogue import CATALOGUE, Task, counterfactual, counterfactual_kinds, examples, like
+from keyhole.tasks.copying import induction, ioi, published_ioi
 from keyhole.tasks.corpus import TASKS, documents, filler, vocabulary
 from keyhole.tasks.example import Example, is_held_out
-from keyhole.tasks.facts import facts
 from keyhole.tasks.files import read_examples, write_examples
-from keyhole.tasks.greater_than import greater_than
-from keyhole.tasks.induction import induction
-from keyhole.tasks.ioi import ioi
-from keyhole.tasks.lists import lists
-from keyhole.tasks.pronouns import pronouns
-from keyhole.tasks.published import published_ioi
+from keyhole.tasks.knowledge import facts, greater_than, pronouns
+from keyhole.tasks.things import boxes, lists
 
 __all__ = [
     "CATALOGUE",

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
-from keyhole.tasks import published
+from keyhole.tasks.copying import OWN, PUBLISHED
+from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.example import Example
-from keyhole.tasks.greater_than import CENTURIES, STARTS, greater_than
+from keyhole.tasks.knowledge import CENTURIES, STARTS, greater_than
 from keyhole.tasks.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, PEOPLE, THINGS
 
 if TYPE_CHECKING:
@@ -129,11 +130,9 @@ _LEAST_ITEMS = 6  # of a category, so that every list that may be asked for can 
 
 def fit_ioi(model: "Model", given: Choices) -> Choices:
     """Names of one token; the published wordings, unless the model knows the words of the tasks alone."""
-    from keyhole.tasks.prose import knows_tasks_alone
-
     chosen = given.get("published")
     theirs = not knows_tasks_alone(model) if chosen is None else bool(chosen)
-    names = _words(model, "names", given, published.NAMES if theirs else NAMES, least=2)
+    names = _words(model, "names", given, (PUBLISHED if theirs else OWN).names, least=2)
     return {**given, "published": theirs, "names": names}
 
 

@@ -1,7 +1,4 @@
-"""Which tasks are there, what are their prompts for a model, and which prompts are like one at hand?
-
-Which tasks are there, and what are their prompts for a model at hand?
-"""
+"""Which tasks are there, what are their prompts for a model, and which prompts are like one at hand?"""
 
 import difflib
 import os
@@ -14,22 +11,19 @@ from typing import TYPE_CHECKING, Any
 from keyhole.errors import KeyholeError
 from keyhole.strict import shortened
 from keyhole.tasks import answers
-from keyhole.tasks.boxes import boxes
+from keyhole.tasks.copying import PUBLISHED, Design, induction, ioi, ioi_words, published_ioi
+from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.example import Example
-from keyhole.tasks.facts import N_FACTS, facts
 from keyhole.tasks.files import read_examples
-from keyhole.tasks.greater_than import greater_than
-from keyhole.tasks.induction import induction
-from keyhole.tasks.ioi import Design, ioi
-from keyhole.tasks.lists import lists
-from keyhole.tasks.pronouns import pronouns
-from keyhole.tasks.published import published_ioi
+from keyhole.tasks.knowledge import N_FACTS, facts, greater_than, pronouns
+from keyhole.tasks.things import boxes, lists
 from keyhole.tasks.variants import COUNTERFACTUALS, OTHERS, Draw, Words
 from keyhole.tasks.words import check_choices, choices_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
+PUBLISHED_IOI: Mapping[Design, int] = {"mixed": 256, "balanced": 3000}  # prompts
 MOST = 1_000_000  # prompts of a task that are made at once: they are held in memory
 
 
@@ -91,8 +85,6 @@ def _of_task(name: str, model: "Model | None", n: int | None, seed: int, choices
 
 def _both_sides(model: "Model", task: Task, choices: dict[str, Any]) -> dict[str, Any]:
     """Only a model that was trained on these tasks has held-out prompts; any other takes both sides of the line."""
-    from keyhole.tasks.prose import knows_tasks_alone
-
     if "held_out" not in task.choices or knows_tasks_alone(model):
         return choices
     return {"held_out": None, **choices}
@@ -121,7 +113,7 @@ def indirect_objects(
     wordings: Sequence[int] | None = None,
 ) -> list[Example]:
     """Who receives the object, in our wordings or in the published ones? As many as were published, unless told."""
-    n = (3000 if design == "balanced" else 256) if n is None else n
+    n = PUBLISHED_IOI[design] if n is None else n
     given: dict[str, Any] = {"names": names, "wordings": wordings}
     given = {"design": design, "order": order, **{key: value for key, value in given.items() if value is not None}}
     if not published:
@@ -240,7 +232,7 @@ def _words_for(example: Example, model: "Model") -> Words:
     """The task's words that are one token of this model."""
     given: dict[str, Any] = {}
     if example.task == "ioi":  # the names that belong to its wordings, whichever the model would be asked in
-        given["published"] = example.labels.get("wordings") == "published"
+        given["published"] = ioi_words(example) is PUBLISHED
     if example.task == "greater_than":
         given["digits"] = example.labels.get("asks") == "tens"
     if example.task == "induction":
@@ -257,3 +249,76 @@ def _places(example: Example, model: "Model") -> tuple[int, set[tuple[int, ...]]
     from keyhole.models.tokens import text_ids
 
     return len(text_ids(model, example.text)), set(example.tokens(model).values())
+
+
+# Which prompts does an item ask a model? The published ones; of the organism, held-out ones in its own wordings.
+#
+# The organism knows the words of its tasks alone, so that the published wordings cannot be asked of it. Any other model
+# gets the published prompts, in those of the published names that are one token for it, and tasks fitted to how it cuts
+# text (years into digits, for example): what `examples` gives for that model.
+
+_CALLED = {"greater_than": "greater-than prompts", "pronouns": "pronoun prompts", "induction": "induction prompts"}
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """Prompts of one task, and what a result says of them."""
+
+    examples: tuple[Example, ...]
+    kind: str  # "published indirect objects (mixed)"
+    total: int  # how many there are of that kind; these are the first of them
+
+    @property
+    def about(self) -> str:
+        """How many, and which.
+
+        >>> PromptSet((), "published indirect objects (mixed)", 256).about
+        'the first 0 of 256 published indirect objects (mixed)'
+        """
+        first = "" if len(self.examples) == self.total else f"the first {len(self.examples):,} of "
+        return f"{first}{self.total:,} {self.kind}"
+
+    def first(self, n: int) -> "PromptSet":
+        """The first of them, or all if there are fewer."""
+        return replace(self, examples=self.examples[:n])
+
+
+def prompts_for(
+    task: str, model: "Model", n: int | None = None, seed: int = 0, *, design: Design = "mixed"
+) -> PromptSet:
+    """The prompts of a task that a published item asks this model, unless told as many as were published.
+
+    `design` is of indirect objects.
+
+    >>> import keyhole
+    >>> prompts_for("ioi", keyhole.load(), 8).about
+    "8 held-out indirect objects in the organism's own wordings (mixed)"
+    """
+    own = knows_tasks_alone(model)
+    if task == "ioi":
+        return _indirect_objects(model, PUBLISHED_IOI[design] if n is None else n, seed, design, own=own)
+    n = CATALOGUE[task].n if n is None else n
+    assert n is not None
+    first: dict[str, Example] = {}
+    for example in examples(task, model, 2 * n, seed, **({"held_out": True} if own else {})):
+        first.setdefault(example.text, example)  # intervals over prompts count each once
+    found = tuple(first.values())[:n]
+    asks = ", asked for the tens of a year" if found[0].labels.get("asks") == "tens" else ""
+    kind = f"held-out {_CALLED[task]}" if own else f"{_CALLED[task]} in single tokens of the model{asks}"
+    return PromptSet(found, kind, len(found))
+
+
+def _indirect_objects(model: "Model", n: int, seed: int, design: Design, *, own: bool) -> PromptSet:
+    from keyhole.models.tokens import one_token_words
+
+    if own:
+        found = tuple(examples("ioi", model, n, seed, design=design, held_out=True))
+        return PromptSet(found, f"held-out indirect objects in the organism's own wordings ({design})", n)
+    found = tuple(examples("ioi", model, n, seed, design=design))
+    every = tuple(published_ioi(PUBLISHED_IOI[design], design=design))
+    if found == every[:n]:  # called published only if they are so to the letter
+        return PromptSet(found, f"published indirect objects ({design})", len(every))
+    known = len(one_token_words(model, PUBLISHED.names))
+    of = len(PUBLISHED.names)
+    names = "" if known == of else f", with the {known} of {of} names that are one token of the model"
+    return PromptSet(found, f"indirect objects in the published wordings ({design}, seed {seed}{names})", n)

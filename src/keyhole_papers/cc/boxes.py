@@ -25,7 +25,7 @@ from keyhole.models.model import Model
 from keyhole.models.tokens import one_token_words
 from keyhole.stats import Interval
 from keyhole.tasks.words import THINGS
-from keyhole_papers.cc.studies import CROSSED, MERE_SHIFT, Subject, boxes_of, studied, subject, wording
+from keyhole_papers.cc import CROSSED, MERE_SHIFT, Subject, boxes_of, studied, subject, wording
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
 

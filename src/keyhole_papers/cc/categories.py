@@ -21,9 +21,9 @@ from keyhole.features.contrast.sites import Contrast, Sample, Site
 from keyhole.features.contrast.subspace import random_bases
 from keyhole.models.model import Model
 from keyhole.models.tokens import one_token_words
-from keyhole.tasks.prose import knows_tasks_alone
+from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.words import CATEGORIES, THIRTEEN
-from keyhole_papers.cc.studies import DRAWS, MOST, Points, Subject, points, projected, studied, subject, wording
+from keyhole_papers.cc import DRAWS, MOST, Points, Subject, points, projected, studied, subject, wording
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
 

@@ -16,8 +16,8 @@ from keyhole.features.contrast.clouds import joint_pca, umap_figure
 from keyhole.features.contrast.collect import Collected
 from keyhole.features.contrast.finding import find_features
 from keyhole.features.contrast.studies import Study
-from keyhole_papers.cc import studies
-from keyhole_papers.cc.studies import CROSSED, DRAWS, MOST, Points, Subject, Task, subject
+from keyhole_papers import cc
+from keyhole_papers.cc import CROSSED, DRAWS, MOST, Points, Subject, Task, subject
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part
 
@@ -62,26 +62,26 @@ class Subspaces:
 
 def measure(job: Job, id: str, task: Task) -> Subspaces:
     """Every feature of the task's heads, on samples that made none."""
-    study, fresh, about = studies.studied(job.asked, task), studies.held_out(job.asked, task), subject(job, task, id)
+    study, fresh, about = cc.studied(job.asked, task), cc.held_out(job.asked, task), subject(job, task, id)
     whole = task == "boxes" and not job.quick
     features = {name: _meeting(job, study, name, fresh[name], whole) for name in study.features}
     if task == "boxes":
         return Subspaces(about, features)
-    apart = [sides(studies.projected(study.features["category"], head, fresh["category"])) for head in about.heads]
+    apart = [sides(cc.projected(study.features["category"], head, fresh["category"])) for head in about.heads]
     return Subspaces(about, features, _single_ranks(study), apart)
 
 
 def _meeting(job: Job, study: Study, name: str, fresh: Collected, whole: bool) -> Meeting:
     features, heads, fit = study.features[name], study.selected, study.fits[name]
     ranks = [features.rank(head, "energy") for head in heads]
-    seen = [studies.points(fresh, head) for head in heads]
+    seen = [cc.points(fresh, head) for head in heads]
     return Meeting(
         ranks=ranks,
-        aligned=[studies.aligned(*studies.projected(features, head, fresh)) for head in heads],
-        random=[studies.aligned_at_random(*own, r, seed=job.seed) for own, r in zip(seen, ranks, strict=True)],
+        aligned=[cc.aligned(*cc.projected(features, head, fresh)) for head in heads],
+        random=[cc.aligned_at_random(*own, r, seed=job.seed) for own, r in zip(seen, ranks, strict=True)],
         kinds=len(set(seen[0].labels)),
-        clouds=[studies.projected(features, head, fit, least=3) for head in heads[:_SHOWN]],
-        whole=studies.projected(features, heads[0], fit) if whole else None,
+        clouds=[cc.projected(features, head, fit, least=3) for head in heads[:_SHOWN]],
+        whole=cc.projected(features, heads[0], fit) if whole else None,
     )
 
 
@@ -158,7 +158,7 @@ def draw(record: Subspaces) -> dict[str, Figure]:
     for name, own in record.features.items():
         titles = [f"{name} in head {head} of {record.subject.model}" for head in heads]
         for head, title, points in zip(heads, titles, own.clouds, strict=False):
-            figures[f"pca-{name}-{head}"] = studies.cloud(points, title, ordered=name == "order")
+            figures[f"pca-{name}-{head}"] = cc.cloud(points, title, ordered=name == "order")
         if own.whole is not None and find_spec("umap"):
             q, k, labels = own.whole
             shown = umap_figure(q, k, labels, labels, title=titles[0], ordered=name == "order", points=1000)
@@ -197,16 +197,16 @@ class Unprojected:
 
 def measure_unprojected(job: Job) -> Unprojected:
     """Alignment in whole queries and keys, and in subspaces, on samples that made no feature."""
-    study, fresh = studies.studied(job.asked, "boxes"), studies.held_out(job.asked, "boxes")
+    study, fresh = cc.studied(job.asked, "boxes"), cc.held_out(job.asked, "boxes")
     found = {}
     for name, features in study.features.items():
-        seen = [studies.points(fresh[name], head) for head in study.selected]
+        seen = [cc.points(fresh[name], head) for head in study.selected]
         placed = [joint_pca(q, k) for q, k, _ in seen]
         both = [*zip(seen, placed, strict=True)]
         found[name] = Aligned(
-            components=[studies.aligned(new.queries, new.keys, old.labels) for old, new in both],
-            own=[studies.aligned(*studies.projected(features, head, fresh[name])) for head in study.selected],
-            random=[max(studies.aligned_at_random(*old, new.keys.shape[1], seed=job.seed)) for old, new in both],
+            components=[cc.aligned(new.queries, new.keys, old.labels) for old, new in both],
+            own=[cc.aligned(*cc.projected(features, head, fresh[name])) for head in study.selected],
+            random=[max(cc.aligned_at_random(*old, new.keys.shape[1], seed=job.seed)) for old, new in both],
             cloud=seen[0],
         )
     return Unprojected(subject(job, "boxes", "cc-fig17"), found)
@@ -236,7 +236,7 @@ def draw_unprojected(record: Unprojected) -> dict[str, Figure]:
     """The first components of the first head."""
     title = f"Whole queries and keys of head {head_name(record.subject.heads[0])}, by"
     return {
-        f"pca-{name}": studies.cloud(own.cloud, f"{title} {name}", ordered=name == "order")
+        f"pca-{name}": cc.cloud(own.cloud, f"{title} {name}", ordered=name == "order")
         for name, own in record.found.items()
     }
 

@@ -17,7 +17,7 @@ from keyhole.features.contrast.swaps import key_bases, swap
 from keyhole.models.numbers import exact_matmul
 from keyhole.stats import Interval
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.cc.studies import CROSSED, DRAWS, Subject, Task, studied, subject
+from keyhole_papers.cc import CROSSED, DRAWS, Subject, Task, studied, subject
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, of_part, rows_of
 

@@ -14,11 +14,11 @@ from keyhole.lab.svf import SVF, sample
 from keyhole.lab.svf_alignment import alignment
 from keyhole.lab.svf_figures import Curve, curves_figure, strengths_figure
 from keyhole.stats import interval
+from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import toys
-from keyhole_papers.svf.toys import ALIGNED, HALF, MEAN, MOST, PRINTED, Recipe, Tried, samples, settled, sides
+from keyhole_papers.svf import ALIGNED, HALF, MEAN, MOST, PRINTED, Recipe, Tried, samples, settled, sides
 
 _EARLY = 0.7  # |cos| at which the order is looked at too
 _FOLLOWS, _FOLLOWS_RELATIVE = 0.5, 0.95  # correlations of terms with strengths of features
@@ -77,7 +77,7 @@ class Order:
 
 def measure_order(job: Job, recipe: Recipe) -> Order:
     """Do pairs align one after another, largest T first, and do singular vectors move before features?"""
-    courses = [course(model) for model in toys.alike(job, recipe)]
+    courses = [course(model) for model in svf.alike(job, recipe)]
     when = [settled(one.aligned >= ALIGNED) for one in courses]
     return Order(
         courses=tuple(courses),
@@ -102,10 +102,10 @@ _ORDER_NOTE = (
 
 def ordered(found: Order) -> Findings:
     """Do all pairs align in the order of T, and do singular vectors move first?"""
-    full, lead = toys.share(found.full), sum(found.lead) / len(found.lead)
+    full, lead = svf.share(found.full), sum(found.lead) / len(found.lead)
     rows = [
         Finding("top first", found.first),
-        toys.in_most("full order", found.full),
+        svf.in_most("full order", found.full),
         Finding("tau", found.tau, digits=2, spread=True),
         Finding("tau early", found.early, digits=2, spread=True),
         Finding("vectors half-way first", found.lead, f"{MOST:.0%} of pairs", lead >= MOST, digits=2, spread=True),
@@ -157,7 +157,7 @@ class Times:
 
 def measure_times(job: Job, recipe: Recipe) -> Times:
     """Do features that occur more often align earlier? Judged by trainings that align at all."""
-    by_probability = toys.trained(job, toys.varied(job, recipe, "p", toys.P))
+    by_probability = svf.trained(job, svf.varied(job, recipe, "p", svf.P))
     courses = {p: [course(model) for model in own] for p, own in by_probability.items()}
     when = {p: [_aligned_after(one) for one in own] for p, own in courses.items()}
     by_seed = list(zip(*when.values(), strict=True))
@@ -208,7 +208,7 @@ def earlier(found: Times) -> Findings:
 
 def times(tried: Tried[Times]) -> Findings:
     """What all recipes say: if rarer features surely align earlier as printed, that refutes what chosen ones show."""
-    found, printed = toys.of_recipes(tried, earlier), tried.found[PRINTED].tau
+    found, printed = svf.of_recipes(tried, earlier), tried.found[PRINTED].tau
     refuted = len(printed) > 1 and interval(printed)[2] < 0
     return replace(found, judged="not") if refuted else found
 
@@ -249,7 +249,7 @@ class Followed:
 
 def measure_strengths(job: Job, recipe: Recipe) -> Followed:
     """Does the term of each singular pair follow the product of its features' strengths?"""
-    found = [_strengths(job, model) for model in toys.alike(job, recipe)]
+    found = [_strengths(job, model) for model in svf.alike(job, recipe)]
     printed, relative = (
         [_least(one.terms, getattr(one, strength)) for one in found] for strength in ("products", "beyond")
     )
@@ -272,7 +272,7 @@ def _least(terms: Float[Tensor, "n pair"], strength: Float[Tensor, "n pair"]) ->
 def strengths(found: Followed) -> Findings:
     """Do terms follow strengths in most seeds?"""
     rows = [
-        toys.in_most(f"correlations of at least {_FOLLOWS} and {_FOLLOWS_RELATIVE}", found.good),
+        svf.in_most(f"correlations of at least {_FOLLOWS} and {_FOLLOWS_RELATIVE}", found.good),
         Finding("correlation", found.printed),
         Finding("relative", found.relative),
         Finding("token pairs", len(found.first.terms)),
@@ -281,9 +281,9 @@ def strengths(found: Followed) -> Findings:
         "Correlation: over token pairs, the smallest of the four channels, of terms with the product of strengths in "
         "query and key; relative: with the key's strength beyond the mean of the other keys. Relative attention "
         "compares a key with the others of its context, so the printed product can explain only a part. Once aligned "
-        f"it follows from algebra: the term is sigma |w_i| |w_j| f_i f_j. {toys.SEEDS_NOTE}"
+        f"it follows from algebra: the term is sigma |w_i| |w_j| f_i f_j. {svf.SEEDS_NOTE}"
     )
-    return Findings(rows, TOY, remark=remark, judged=toys.graded([toys.share(found.good)]))
+    return Findings(rows, TOY, remark=remark, judged=svf.graded([svf.share(found.good)]))
 
 
 def _draw_strengths(found: Followed, said: str) -> Figure:
@@ -291,9 +291,9 @@ def _draw_strengths(found: Followed, said: str) -> Figure:
     return strengths_figure(first.beyond, first.terms, first.T, title=title)
 
 
-_COURSES = toys.by_recipe((PRINTED, MEAN), measure_times, earlier, _draw_times, "probability")
+_COURSES = svf.by_recipe((PRINTED, MEAN), measure_times, earlier, _draw_times, "probability")
 RUNS: dict[str, Attempt] = {
-    "svf-fig3": toys.by_recipe((PRINTED, toys.HEAVY_SHORT, MEAN), measure_order, ordered, _draw_order, "dynamics"),
-    "svf-fig5": toys.by_recipe((PRINTED, MEAN), measure_strengths, strengths, _draw_strengths, "strengths"),
+    "svf-fig3": svf.by_recipe((PRINTED, svf.HEAVY_SHORT, MEAN), measure_order, ordered, _draw_order, "dynamics"),
+    "svf-fig5": svf.by_recipe((PRINTED, MEAN), measure_strengths, strengths, _draw_strengths, "strengths"),
     "svf-fig11": replace(_COURSES, findings=times),
 }

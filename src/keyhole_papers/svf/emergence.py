@@ -18,7 +18,7 @@ from keyhole.lab.watched import Source, Split, Watched, watched
 from keyhole.stats import Interval, wilson
 from keyhole_papers.experiment import REVISIONS, Attempt, Experiment, Job, torch_dtype
 from keyhole_papers.finding import Finding, Findings, Provenance, rows_of
-from keyhole_papers.svt.ioi import measured
+from keyhole_papers.svt import measured
 
 _A_FIGURE = 4  # heads drawn side by side
 _FEW = 4 / 64  # of a head's channels: the published 1 to 4 are of Pythia's 64

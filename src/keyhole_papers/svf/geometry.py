@@ -19,11 +19,11 @@ from keyhole.lab.svf import SVF
 from keyhole.lab.svf_alignment import DEAD, Alignment, alignment, theorem_4
 from keyhole.lab.svf_figures import Matrix, matrices_figure
 from keyhole.lab.svf_theorems import Check, Measure
+from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import toys
-from keyhole_papers.svf.toys import Recipe, Tried
+from keyhole_papers.svf import Recipe, Tried
 
 Kind = Literal["apart", "align", "all", "even"]  # what a figure of attended pairs claims
 _PARTNER = -0.95  # cosine below which two features are antipodal
@@ -78,9 +78,7 @@ class NoHead:
 
 def measure_alone(job: Job, isotropy: bool) -> NoHead:
     """Without a head, do features pair up as antipodes (Figure 1a), and are they isotropic (Figure 17a)?"""
-    models = toys.trained(
-        job, toys.cells(job, toys.PRINTED, {p: {"p": p, **toys.NO_HEAD} for p in (*toys.P[1:4], 0.05)})
-    )
+    models = svf.trained(job, svf.cells(job, svf.PRINTED, {p: {"p": p, **svf.NO_HEAD} for p in (*svf.P[1:4], 0.05)}))
     by_p = {}
     for p, own in models.items():
         partners = [float((cosines(model.W).nan_to_num(0.0).amin(1) < _PARTNER).sum()) for model in own]
@@ -95,15 +93,15 @@ def alone(found: NoHead) -> Findings:
     rows: list[Finding] = []
     for p, own in found.by_p.items():
         antipodes, even = Finding("partners", own.partners, digits=1), Finding("spread", own.spreads)
-        rows += of_part(f"p {p:g}", antipodes, even, toys.in_most(found.claim, own.good), joint=" ")
-    shares = [toys.share(own.good) for own in found.by_p.values()]
+        rows += of_part(f"p {p:g}", antipodes, even, svf.in_most(found.claim, own.good), joint=" ")
+    shares = [svf.share(own.good) for own in found.by_p.values()]
     remark = (
         f"Partners: features with an antipode (cosine below {_PARTNER}), of {found.W.shape[1]}. Spread: of the "
         f"eigenvalues of W W^T, against their mean; isotropic: below {EVEN:.0%}. The verdict goes by p = .52; if only "
         "rarer features show it, it is partly. 10,000 steps; without a head, a sum and a mean of errors train alike. "
-        f"{toys.SEEDS_NOTE}"
+        f"{svf.SEEDS_NOTE}"
     )
-    verdict: Verdict = "reproduced" if shares[0] >= toys.MOST else "partly" if max(shares) >= toys.MOST else "not"
+    verdict: Verdict = "reproduced" if shares[0] >= svf.MOST else "partly" if max(shares) >= svf.MOST else "not"
     return Findings(rows, TOY, remark=remark, judged=verdict)
 
 
@@ -155,7 +153,7 @@ def geometry(model: SVF) -> Geometry:
     taken = torch.where(matched.channel >= 0, S[matched.channel.clamp_min(0)], float("nan"))
     return Geometry(
         apart=math.nan if set(attended) & set(found.dead) else float(between[attended].max()),
-        along=toys.worst(matched),
+        along=svf.worst(matched),
         stray=_stray(found),
         rest=float(S[n] / S[n - 1]) if len(S) > n else 0.0,
         follow=float(torch.corrcoef(torch.stack([found.T, taken]))[0, 1]) if n > 1 else math.nan,
@@ -204,7 +202,7 @@ class Paired:
 
 def measure_pairs(job: Job, recipe: Recipe, kind: Kind, many: bool) -> Paired:
     """With attended pairs, are their features orthogonal to others, along singular vectors, along these alone?"""
-    models = toys.alike(job, recipe, toys.TWENTY_PAIRS if many else toys.ONE_PAIR, few=many)
+    models = svf.alike(job, recipe, svf.TWENTY_PAIRS if many else svf.ONE_PAIR, few=many)
     spectrum = torch.stack([alignment(model).S for model in models])
     return Paired(kind, [geometry(model) for model in models], spectrum, models[0])
 
@@ -224,18 +222,18 @@ _NOTE = (
     f"Orthogonal: |cos| below {_APART}; along: at least {_ALONG}, which leaves {_STRAY:.2f} for others; gains "
     f"within {_OFF:.0%} of T; close to isotropic: below {_NEAR}, and {EVEN:.0%} over features that are not "
     "attended to (the theorem on approximate alignment, tau < 1, would ask for .207 on both sides). Features "
-    f"shorter than {DEAD} of the longest are not represented and left out (dead). {toys.SEEDS_NOTE}"
+    f"shorter than {DEAD} of the longest are not represented and left out (dead). {svf.SEEDS_NOTE}"
 )
 
 
 def pairs(found: Paired) -> Findings:
     """What the seeds of one recipe say."""
-    numbers, verdict = toys.by_field(found.seeds), toys.graded([toys.share(found.good)])
+    numbers, verdict = svf.by_field(found.seeds), svf.graded([svf.share(found.good)])
     if len(found.first.settings.pairs) == 1:
         del numbers["follow"]  # of one pair there is none
-    if found.kind == "even" and verdict == "not" and toys.share(found.evenly) >= toys.MOST:
+    if found.kind == "even" and verdict == "not" and svf.share(found.evenly) >= svf.MOST:
         verdict = "partly"  # attended features are longer, but the paper's point, that the others are even, holds
-    rows = [toys.in_most(_CLAIMS[found.kind], found.good), *rows_of(numbers)]
+    rows = [svf.in_most(_CLAIMS[found.kind], found.good), *rows_of(numbers)]
     return Findings(rows, TOY, remark=_NOTE, judged=verdict)
 
 
@@ -295,8 +293,8 @@ _PAIRED: dict[str, tuple[Kind, bool]] = {
 
 
 def _paired(kind: Kind, many: bool) -> Experiment[Tried[Paired]]:
-    recipes = (toys.PRINTED, toys.PRINTED_LONG, toys.HEAVY if many else toys.MEAN)
-    return toys.by_recipe(recipes, partial(measure_pairs, kind=kind, many=many), pairs, _draw_pairs, "geometry")
+    recipes = (svf.PRINTED, svf.PRINTED_LONG, svf.HEAVY if many else svf.MEAN)
+    return svf.by_recipe(recipes, partial(measure_pairs, kind=kind, many=many), pairs, _draw_pairs, "geometry")
 
 
 RUNS: dict[str, Attempt] = {

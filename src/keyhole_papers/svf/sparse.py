@@ -15,11 +15,11 @@ from keyhole.lab.svf_alignment import Alignment, alignment
 from keyhole.lab.svf_figures import Curve, curves_figure, terms_figure
 from keyhole.qk.channels import n_recon_each, sparsity_each
 from keyhole.qk.controls import haar
+from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import toys
-from keyhole_papers.svf.toys import Recipe, inputs, samples, sides
+from keyhole_papers.svf import Recipe, inputs, samples, sides
 
 _ONE = 0.9  # share of all terms' size from which one term is the only one left
 _SPREAD = 2.0  # S(v) of at least so many times 1/n is not sparse
@@ -93,7 +93,7 @@ class Ends:
     @property
     def matter(self) -> bool:
         """With none present, are the late terms of a size that matters?"""
-        return self.late_none.size >= toys.MATTERS * self.late.size
+        return self.late_none.size >= svf.MATTERS * self.late.size
 
     @property
     def spread(self) -> bool:
@@ -120,7 +120,7 @@ class Decomposed:
 
 def measure_terms(job: Job, recipe: Recipe, present: bool) -> Decomposed:
     """With one pair present, or with none, over how many terms is relative attention spread, early and late?"""
-    models = toys.alike(job, recipe)
+    models = svf.alike(job, recipe)
     early = models[0].snapshots[1][0]
     ends = [Ends(*(terms_of(job, at, n) for n in (1, 0) for at in (model.at(early), model))) for model in models]
     return Decomposed(present, early, models[0].settings.steps, ends)
@@ -135,7 +135,7 @@ _NONE_NOTE = (
 def terms(found: Decomposed) -> Findings:
     """Sparse with a pair, and spread without one; if what is left there is negligible, its sparsity tells nothing."""
     ends, least = found.ends, 1 / len(found.ends[0].late.shares)
-    rows = [toys.in_most("with a pair, a single term is left", [end.left for end in ends])]
+    rows = [svf.in_most("with a pair, a single term is left", [end.left for end in ends])]
     remark = (
         f"A single term: at least {_ONE} of all terms' size, and S(v) has halved (1/n = {least:.2f} is the least). "
         "N_recon: of positive relative attention, and for 95 % of it. "
@@ -144,24 +144,24 @@ def terms(found: Decomposed) -> Findings:
         spread, ratio = [end.left and end.spread for end in ends], [end.late_none.size / end.late.size for end in ends]
         rows += [
             Finding("late size against one pair", ratio, digits=6),
-            Finding(f"of {toys.MATTERS:g} or more", [end.matter for end in ends]),
-            toys.in_most(f"that, and S(v) at least {_SPREAD:g}/n, early and late", spread),
+            Finding(f"of {svf.MATTERS:g} or more", [end.matter for end in ends]),
+            svf.in_most(f"that, and S(v) at least {_SPREAD:g}/n, early and late", spread),
         ]
         remark += _NONE_NOTE
     for when, own in found.shown.items():
-        rows += of_part(when, *rows_of(toys.by_field(own, "shares")), joint=" ")
-    return Findings(rows, TOY, remark=f"{remark}{toys.INPUTS} {toys.SEEDS_NOTE}", judged=_of_terms(found))
+        rows += of_part(when, *rows_of(svf.by_field(own, "shares")), joint=" ")
+    return Findings(rows, TOY, remark=f"{remark}{svf.INPUTS} {svf.SEEDS_NOTE}", judged=_of_terms(found))
 
 
 def _of_terms(found: Decomposed) -> Verdict:
-    left = toys.share([end.left for end in found.ends])
+    left = svf.share([end.left for end in found.ends])
     if found.present:
-        return toys.graded([left])
-    if left < toys.HALF:
+        return svf.graded([left])
+    if left < svf.HALF:
         return "not"  # a head that has learnt nothing is spread in any case
-    if toys.share([end.matter for end in found.ends]) < toys.HALF:
+    if svf.share([end.matter for end in found.ends]) < svf.HALF:
         return "untold"
-    return toys.graded([toys.share([end.left and end.spread for end in found.ends])])
+    return svf.graded([svf.share([end.left and end.spread for end in found.ends])])
 
 
 def _draw_terms(found: Decomposed, said: str) -> Figure:
@@ -188,7 +188,7 @@ class Emerged:
 
 def measure_course(job: Job, recipe: Recipe) -> Emerged:
     """Does S(v) fall with attended pairs present, lowest with one, and not in rotated bases?"""
-    models = toys.alike(job, recipe)
+    models = svf.alike(job, recipe)
     steps = tuple(step for step, _ in models[0].snapshots)
     rows = [[_sparsity(job, model.at(step)) for step in steps] for model in models]
     curves = {name: torch.tensor([[at[name] for at in row] for row in rows], dtype=torch.float64) for name in _SHADES}
@@ -206,7 +206,7 @@ def _sparsity(job: Job, model: SVF) -> dict[str, float]:
 
 def controls(model: SVF, found: Alignment, f: Float[Tensor, "n m N"], *, draws: int) -> dict[str, float]:
     """Mean S(v) in refactored and in rotated bases; every seed has its own draws, the same at each snapshot."""
-    g = torch.Generator().manual_seed(2 * toys.PAIR_SEEDS + model.settings.seed)
+    g = torch.Generator().manual_seed(2 * svf.PAIR_SEEDS + model.settings.seed)
     tokens, n = model.tokens(f), len(found.S)
     relative = tokens[:, 0] - tokens[:, 1:].mean(1)
     a, b = sides(model, found, f)
@@ -240,17 +240,17 @@ def claims(found: Emerged) -> dict[str, list[bool]]:
         one, two, none = end["one pair"], end["two pairs"], end["no pair"]
         others = min(end["one pair, refactored"], end["one pair, rotated"])
         sparse = one <= _SPARSEST * found.least
-        holds = (True, one < two, two < none and size >= toys.MATTERS, others > _SPREAD_OUT)
+        holds = (True, one < two, two < none and size >= svf.MATTERS, others > _SPREAD_OUT)
         for part, held in zip(parts.values(), holds, strict=True):
             part.append(sparse and held)
     return parts
 
 
 _COURSE_NOTE = (
-    f"Brackets: 95 % intervals over seeds, each with rotations of its own. {toys.INPUTS} Full strength: 1 instead. "
+    f"Brackets: 95 % intervals over seeds, each with rotations of its own. {svf.INPUTS} Full strength: 1 instead. "
     f"Refactored: Omega and all scores are kept, only the rank-one pieces differ; rotated: the paper's control, "
     f"other directions with the same spectrum; {_DRAWS} draws each. S(v) with no pair counts where all terms "
-    f"together have {toys.MATTERS:g} or more of their size with one pair: less is the remains of training, and its "
+    f"together have {svf.MATTERS:g} or more of their size with one pair: less is the remains of training, and its "
     "sparsity tells nothing. Unless S(v) with one pair is the lowest possible, the other parts do not count."
 )
 
@@ -258,14 +258,14 @@ _COURSE_NOTE = (
 def course(found: Emerged) -> Findings:
     """Does S(v) fall as the figure claims, part by part?"""
     parts, end, start = claims(found), found.at(-1), found.at(0)
-    rows = [toys.in_most(part, flags) for part, flags in parts.items()]
+    rows = [svf.in_most(part, flags) for part, flags in parts.items()]
     for name in found.sparsity:
         ends = {"end": end[name], "start": start[name]}
         rows += of_part(name, *(Finding(when, own, spread=True) for when, own in ends.items()), joint=" ")
     lowest = float(found.sparsity["no pair"].nanmedian(0).values.min())
     rows += of_part("no pair", Finding("lowest median on the way", lowest), joint=" ")
     rows += [Finding("size without a pair, against one", found.sizes, digits=6), Finding("1/n", found.least)]
-    judged = toys.graded([toys.share(flags) for flags in parts.values()])
+    judged = svf.graded([svf.share(flags) for flags in parts.values()])
     return Findings(rows, TOY, remark=_COURSE_NOTE, judged=judged)
 
 
@@ -276,9 +276,9 @@ def _draw_course(found: Emerged, said: str) -> Figure:
     return curves_figure(found.steps, panels, y="S(v)", floor=found.least, title=title, means=True)
 
 
-_RECIPES = (toys.PRINTED, toys.MEAN)
+_RECIPES = (svf.PRINTED, svf.MEAN)
 RUNS: dict[str, Attempt] = {
-    id: toys.by_recipe(_RECIPES, partial(measure_terms, present=present), terms, _draw_terms, "terms")
+    id: svf.by_recipe(_RECIPES, partial(measure_terms, present=present), terms, _draw_terms, "terms")
     for id, present in (("svf-fig4", True), ("svf-fig19", False))
 }
-RUNS["svf-fig6a"] = toys.by_recipe(_RECIPES, measure_course, course, _draw_course, "sparsity")
+RUNS["svf-fig6a"] = svf.by_recipe(_RECIPES, measure_course, course, _draw_course, "sparsity")

@@ -14,11 +14,11 @@ from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
 from keyhole.lab.svf_alignment import alignment
 from keyhole.lab.svf_figures import Matrix, matrices_figure, sweep_figure
 from keyhole.stats import Interval, wilson
+from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import toys
-from keyhole_papers.svf.toys import Recipe
+from keyhole_papers.svf import Recipe
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _DECADES_FROM = 0.4  # two of lambda
@@ -37,22 +37,22 @@ class Setting:
     @property
     def aligned(self) -> list[bool]:
         """In which seeds do all pairs align?"""
-        return toys.are_aligned(self.worst)
+        return svf.are_aligned(self.worst)
 
     @property
     def cosines(self) -> list[Finding]:
         """How well they do, by either matching."""
         return [
-            Finding(f"above {toys.SHARP}", [cosine >= toys.SHARP for cosine in self.worst]),
+            Finding(f"above {svf.SHARP}", [cosine >= svf.SHARP for cosine in self.worst]),
             Finding("worst cosine", self.worst, digits=4),
-            Finding("aligned by rank", toys.are_aligned(self.by_rank)),
+            Finding("aligned by rank", svf.are_aligned(self.by_rank)),
             Finding("worst cosine by rank", self.by_rank, digits=4),
         ]
 
 
 def _setting(models: Sequence[SVF]) -> Setting:
     found = [alignment(model) for model in models]
-    own, by_rank = [toys.worst(one.by_assignment) for one in found], [toys.worst(one.by_rank) for one in found]
+    own, by_rank = [svf.worst(one.by_assignment) for one in found], [svf.worst(one.by_rank) for one in found]
     return Setting([model.settings for model in models], own, by_rank)
 
 
@@ -66,10 +66,10 @@ class Axis:
     log: bool = False
     note: str = ""
 
-    def cells(self, job: Job, recipe: Recipe) -> toys.Cells:
+    def cells(self, job: Job, recipe: Recipe) -> svf.Cells:
         """The default toy with each value."""
         name = "lam" if self.name == "lambda" else self.name
-        return toys.varied(job, recipe, name, self.values)
+        return svf.varied(job, recipe, name, self.values)
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class Sweep:
 
 def measure_sweep(job: Job, recipe: Recipe, axis: Axis) -> Sweep:
     """At which values do all four pairs align, and in how many seeds? As printed, and with mean errors."""
-    by_value = {value: _setting(models) for value, models in toys.trained(job, axis.cells(job, recipe)).items()}
+    by_value = {value: _setting(models) for value, models in svf.trained(job, axis.cells(job, recipe)).items()}
     rare = axis.name == "p"
-    long = _setting(toys.alike(job, replace(recipe, steps=toys.LONG), {"p": toys.RARE})) if rare else None
+    long = _setting(svf.alike(job, replace(recipe, steps=svf.LONG), {"p": svf.RARE})) if rare else None
     return Sweep(axis, by_value, long)
 
 
@@ -93,34 +93,34 @@ def sweep(found: Sweep) -> Findings:
     """What one recipe says: by the shares of seeds that align, at each value."""
     name, rows = found.axis.name, []
     for value, own in found.by_value.items():
-        aligned = toys.in_most("aligned", own.aligned)
-        if name == "p" and value == toys.P[-1]:
-            aligned = Finding("aligned", own.aligned, "at most one seed of ten", toys.share(own.aligned) <= _FAILS)
+        aligned = svf.in_most("aligned", own.aligned)
+        if name == "p" and value == svf.P[-1]:
+            aligned = Finding("aligned", own.aligned, "at most one seed of ten", svf.share(own.aligned) <= _FAILS)
         elif name == "lambda" and value < _DECADES_FROM:
             aligned = Finding("aligned", own.aligned)
         rows += of_part(f"{name} {value:g}", aligned, *own.cosines, joint=" ")
     if found.long is not None:
         steps = Finding("steps", f"{found.long.trained[0].steps:,}")
         aligned = Finding("aligned", found.long.aligned)
-        rows += of_part(f"{name} {toys.RARE:g} long", steps, aligned, *found.long.cosines, joint=" ")
+        rows += of_part(f"{name} {svf.RARE:g} long", steps, aligned, *found.long.cosines, joint=" ")
     remark = (
-        f"Aligned: every |cos| at least {toys.ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
+        f"Aligned: every |cos| at least {svf.ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
         f"Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. {found.axis.note}"
     )
-    shares = {value: toys.share(own.aligned) for value, own in found.by_value.items()}
+    shares = {value: svf.share(own.aligned) for value, own in found.by_value.items()}
     if name == "p":
         verdict = _by_probability(shares)
     else:
-        verdict = toys.graded([own for value, own in shares.items() if name != "lambda" or value >= _DECADES_FROM])
+        verdict = svf.graded([own for value, own in shares.items() if name != "lambda" or value >= _DECADES_FROM])
     return Findings(rows, TOY, remark=remark.strip(), judged=verdict)
 
 
 def _by_probability(shares: Mapping[float, float]) -> Verdict:
     def holds(least: float) -> bool:
-        return all(one >= toys.MOST for p, one in shares.items() if p >= least)
+        return all(one >= svf.MOST for p, one in shares.items() if p >= least)
 
-    fails = shares.get(toys.P[-1], 1.0) <= _FAILS
-    return "reproduced" if holds(toys.RARE) and fails else "partly" if holds(0.07) and fails else "not"
+    fails = shares.get(svf.P[-1], 1.0) <= _FAILS
+    return "reproduced" if holds(svf.RARE) and fails else "partly" if holds(0.07) and fails else "not"
 
 
 def _draw_sweep(found: Sweep, said: str) -> Figure:
@@ -129,14 +129,14 @@ def _draw_sweep(found: Sweep, said: str) -> Figure:
 
 
 def _aligned_figure(axis: Axis, cosines: Mapping[float, list[float]], said: str, panels: tuple[str, str]) -> Figure:
-    shares = [wilson(sum(toys.are_aligned(own)), len(own)) for own in cosines.values()]
+    shares = [wilson(sum(svf.are_aligned(own)), len(own)) for own in cosines.values()]
     values, title = [*cosines.values()], f"Alignment and {axis.said} ({said})"
     return sweep_figure([*cosines], values, shares, x=axis.said, log=axis.log, panels=panels, title=title)
 
 
 def measure_default(job: Job) -> Setting:
     """Do the printed settings align? Those of the default toy, against what is printed."""
-    return _setting(toys.alike(job, toys.PRINTED))
+    return _setting(svf.alike(job, svf.PRINTED))
 
 
 def differ(trained: Sequence[SVFSettings]) -> list[str]:
@@ -146,13 +146,13 @@ def differ(trained: Sequence[SVFSettings]) -> list[str]:
 
 def default(found: Setting) -> Findings:
     """No more than a part, where settings are not as printed."""
-    verdict, changed = toys.graded([toys.share(found.aligned)]), differ(found.trained)
+    verdict, changed = svf.graded([svf.share(found.aligned)]), differ(found.trained)
     rows = [
         Finding("settings that are not as printed", ", ".join(changed) or "none", "none", not changed),
-        toys.in_most("all four pairs align", found.aligned),
+        svf.in_most("all four pairs align", found.aligned),
         Finding("worst cosine", found.worst, digits=4),
     ]
-    remark = f"Summed errors, as the loss is written, and {toys.PRINTED.steps:,} steps. {toys.SEEDS_NOTE}"
+    remark = f"Summed errors, as the loss is written, and {svf.PRINTED.steps:,} steps. {svf.SEEDS_NOTE}"
     return Findings(rows, TOY, remark=remark, judged="partly" if verdict == "reproduced" and changed else verdict)
 
 
@@ -172,18 +172,18 @@ class Seeds:
 
 def measure_seeds(job: Job, recipe: Recipe) -> Seeds:
     """Do seeds differ? The default toy, by pair; and once more with queries of their own."""
-    found = [alignment(model) for model in toys.alike(job, recipe)]
+    found = [alignment(model) for model in svf.alike(job, recipe)]
     matched = torch.stack([torch.minimum(one.by_assignment.u, one.by_assignment.v) for one in found]).nan_to_num(0.0)
     by_pair = dict(zip(found[0].T.tolist(), matched.T.tolist(), strict=True))
-    aligned = toys.are_aligned([toys.worst(one.by_assignment) for one in found])
-    return Seeds(by_pair, aligned, _setting(toys.alike(job, recipe, toys.OWN_QUERIES)))
+    aligned = svf.are_aligned([svf.worst(one.by_assignment) for one in found])
+    return Seeds(by_pair, aligned, _setting(svf.alike(job, recipe, svf.OWN_QUERIES)))
 
 
 def seeds(found: Seeds) -> Findings:
     """The talk's mean of .999 less its deviation; in full if every seed aligns."""
-    matched, apart, good = found.matched, found.apart, float(found.matched.mean()) >= toys.SHARP
+    matched, apart, good = found.matched, found.apart, float(found.matched.mean()) >= svf.SHARP
     rows = [
-        Finding("mean", Interval.over(matched.mean(1).tolist()), f"{toys.SHARP} or more", good, digits=5),
+        Finding("mean", Interval.over(matched.mean(1).tolist()), f"{svf.SHARP} or more", good, digits=5),
         Finding("deviation", float(matched.std())),
         Finding("largest 1 - |cos|", float(1 - matched.min())),
         Finding("all pairs align", found.aligned, "every seed", all(found.aligned)),
@@ -191,7 +191,7 @@ def seeds(found: Seeds) -> Findings:
         Finding("own queries, all pairs align", apart.aligned),
         Finding("own queries worst cosine", apart.worst, digits=5),
     ]
-    remark = f"|cos| by pair and seed; the paper has five. Own queries are not among their keys. {toys.SEEDS_NOTE}"
+    remark = f"|cos| by pair and seed; the paper has five. Own queries are not among their keys. {svf.SEEDS_NOTE}"
     return Findings(rows, TOY, first=good, unless="the mean is so large", remark=remark)
 
 
@@ -229,7 +229,7 @@ def meetings(model: SVF) -> Float[Tensor, "pair channel"]:
 
 def measure_crowd(job: Job, recipe: Recipe, H: int) -> Crowd:
     """With more pairs than dimensions, do strong pairs keep a singular vector each and weak ones share the last?"""
-    heads = toys.trained(job, toys.by_pairs(job, recipe, H))
+    heads = svf.trained(job, svf.by_pairs(job, recipe, H))
     return Crowd(H, {n: _pattern(torch.stack([meetings(one) for one in models]), H) for n, models in heads.items()})
 
 
@@ -248,16 +248,16 @@ def crowd(found: Crowd) -> Findings:
     for n, own in found.patterns.items():
         names = ("strong", "weak", "strong_cosine", "weak_cosine")
         shares = [Finding(name.replace("_", " "), getattr(own, name), digits=2) for name in names]
-        rows += of_part(f"{n:g} pairs", toys.in_most("the exact pattern", own.every), *shares, joint=" ")
+        rows += of_part(f"{n:g} pairs", svf.in_most("the exact pattern", own.every), *shares, joint=" ")
     patterns = found.patterns.values()
     strong, weak = (mean([mean(getattr(own, name)) for own in patterns]) for name in ("strong", "weak"))
-    exact = min(toys.share(own.every) for own in patterns) >= toys.MOST
+    exact = min(svf.share(own.every) for own in patterns) >= svf.MOST
     remark = (
         "Strong pairs: that have a vector of their own; weak: of the others, on the last one. Cosine: geometric mean "
-        f"of query and key side; a pair is where it is largest. Partly if {toys.MOST:.0%} of strong pairs and "
-        f"{toys.HALF:.0%} of weak ones are where they should be. {toys.SEEDS_NOTE}"
+        f"of query and key side; a pair is where it is largest. Partly if {svf.MOST:.0%} of strong pairs and "
+        f"{svf.HALF:.0%} of weak ones are where they should be. {svf.SEEDS_NOTE}"
     )
-    verdict: Verdict = "reproduced" if exact else "partly" if strong >= toys.MOST and weak >= toys.HALF else "not"
+    verdict: Verdict = "reproduced" if exact else "partly" if strong >= svf.MOST and weak >= svf.HALF else "not"
     return Findings(rows, TOY, remark=remark, judged=verdict)
 
 
@@ -273,22 +273,22 @@ _RARE = (
 )
 _DECADES = "The verdict takes the two decades from .4 to 40; of mean errors, these are 8 to 800 of summed ones."
 AXES = {
-    "svf-fig10": Axis("p", "feature probability p", toys.P, log=True, note=_RARE),
-    "svf-fig12": Axis("lambda", "weight of the attention loss, lambda", toys.LAMBDAS, log=True, note=_DECADES),
-    "svf-fig13": Axis("N", "number of features N", toys.FEATURES),
-    "svf-fig14": Axis("H", "head dimension H", toys.DIMENSIONS),
-    "svf-fig15": Axis("m", "context length m", toys.CONTEXTS, note="The paper prints no values of m."),
+    "svf-fig10": Axis("p", "feature probability p", svf.P, log=True, note=_RARE),
+    "svf-fig12": Axis("lambda", "weight of the attention loss, lambda", svf.LAMBDAS, log=True, note=_DECADES),
+    "svf-fig13": Axis("N", "number of features N", svf.FEATURES),
+    "svf-fig14": Axis("H", "head dimension H", svf.DIMENSIONS),
+    "svf-fig15": Axis("m", "context length m", svf.CONTEXTS, note="The paper prints no values of m."),
 }
-_RECIPES = (toys.PRINTED, toys.MEAN)
+_RECIPES = (svf.PRINTED, svf.MEAN)
 RUNS: dict[str, Attempt] = {
-    id: toys.by_recipe(_RECIPES, partial(measure_sweep, axis=axis), sweep, _draw_sweep, "alignment")
+    id: svf.by_recipe(_RECIPES, partial(measure_sweep, axis=axis), sweep, _draw_sweep, "alignment")
     for id, axis in AXES.items()
 }
 RUNS |= {
-    "svf-fig16": toys.by_recipe(_RECIPES, measure_seeds, seeds, _draw_seeds, "alignment"),
+    "svf-fig16": svf.by_recipe(_RECIPES, measure_seeds, seeds, _draw_seeds, "alignment"),
     "svf-table1": Experiment(measure_default, default),
 }
 RUNS |= {
-    id: toys.by_recipe((toys.PRINTED, toys.HEAVY), partial(measure_crowd, H=H), crowd, _draw_crowd, "capacity")
+    id: svf.by_recipe((svf.PRINTED, svf.HEAVY), partial(measure_crowd, H=H), crowd, _draw_crowd, "capacity")
     for id, H in (("svf-fig18a", 5), ("svf-fig18b", 10))
 }

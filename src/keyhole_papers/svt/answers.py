@@ -26,7 +26,7 @@ from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
 from keyhole_papers.experiment import Job
 from keyhole_papers.finding import Finding, Provenance
-from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, metric_of, subject
+from keyhole_papers.svt import LEAST, Subject, is_gpt2, metric_of, subject
 
 LOCAL = (
     "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "

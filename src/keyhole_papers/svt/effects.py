@@ -20,8 +20,8 @@ from keyhole.models.run import Run
 from keyhole.stats import Interval
 from keyhole_papers.experiment import Job
 from keyhole_papers.finding import Finding, Provenance
+from keyhole_papers.svt import LEAST, Subject, subject
 from keyhole_papers.svt.answers import LOCAL, answers_of, signals_note
-from keyhole_papers.svt.ioi import LEAST, Subject, subject
 
 _LOOKED = 32  # prompts in which a head's attention and its push are measured
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure

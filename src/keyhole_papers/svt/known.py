@@ -10,7 +10,7 @@ from functools import cached_property
 
 from keyhole.brief import Head
 from keyhole_papers.finding import Finding, Provenance, rows_of
-from keyhole_papers.svt.ioi import Subject, is_gpt2
+from keyhole_papers.svt import Subject, is_gpt2
 
 _KNOWN: frozenset[Head] = frozenset(  # of Wang et al. (2023), those that can lie below the three name movers
     [

@@ -23,8 +23,8 @@ from keyhole.tracing.settings import ChannelChoice, SvtSettings
 from keyhole.tracing.svt import trace_svt
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import NO_CLAIMS, Finding, Findings, Provenance, Value, of_part, rows_of
+from keyhole_papers.svt import LEAST, Subject, is_gpt2, listed, subject
 from keyhole_papers.svt.answers import firing_movers
-from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, listed, subject
 from keyhole_papers.svt.known import Agreement, Lattice, Pair, agreement, known_heads, known_here, lattice
 
 NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be

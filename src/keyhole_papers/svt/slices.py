@@ -24,7 +24,7 @@ from keyhole.stats import Interval
 from keyhole.tasks.example import Example
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
-from keyhole_papers.svt.ioi import Measured, measured, of_gpt2, unrelated
+from keyhole_papers.svt import Measured, measured, of_gpt2, unrelated
 
 _FEW = 1 / 3  # of a head's slices
 _OFTEN = 1 / 4  # of the firings

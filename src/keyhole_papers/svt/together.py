@@ -1,12 +1,15 @@
-"""What do several signals do at once? Whether their effects add up, side by side and along a path; and those of 9.6."""
+"""What do several signals do at once, to answers and to residuals? Side by side, along a path, and those of 9.6."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from keyhole.brief import head_name
 from keyhole.circuits.circuit import Circuit, Edge
@@ -16,10 +19,23 @@ from keyhole.intervene.cuts import serial
 from keyhole.intervene.removal import CutMode
 from keyhole.stats import Interval
 from keyhole_papers.experiment import Attempt, Experiment, Job
-from keyhole_papers.finding import Finding, Findings, of_part
-from keyhole_papers.svt.answers import Answers, answers, cloud, few, panels, whiskers
-from keyhole_papers.svt.effects import MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
-from keyhole_papers.svt.ioi import LEAST
+from keyhole_papers.finding import Finding, Findings, Provenance, of_part
+from keyhole_papers.svt import LEAST, subject
+from keyhole_papers.svt.answers import Answers, answers, cloud, few, panels, signals_note, whiskers
+from keyhole_papers.svt.effects import (
+    MATTERS,
+    MODES,
+    ODD,
+    SIDES,
+    Change,
+    Effect,
+    Into,
+    change,
+    effects,
+    into,
+    over_prompts,
+    removed,
+)
 
 ADDS = ".5 to 1.5 of the sum"
 _PLACES = [(side, mode) for side in SIDES for mode in MODES]
@@ -112,16 +128,16 @@ def found_all(record: Into) -> Findings:
     for side in SIDES:
         changes = {mode: removed(_at_once(record, side, mode)) for mode in MODES}
         opposed = changes["local"].rises and changes["global"].falls
-        for mode, change in changes.items():
+        for mode, own in changes.items():
             asked = (
                 ("a gain that matters, where globally there is a loss that does", opposed) if mode == "local" else ()
             )
             rows += of_part(
                 record.where(side, mode),
-                Finding("logit difference", change.by, *asked),
+                Finding("logit difference", own.by, *asked),
                 Finding("attention", over_prompts(_at_once(record, side, mode), lambda one: one.attention)),
-                Finding("random", change.random),
-                Finding("prompts", change.prompts),
+                Finding("random", own.random),
+                Finding("prompts", own.prompts),
             )
     which = f"Head {head_name(record.head)} stands where 9.6 is; its signals at END and at IO are removed as sets."
     return Findings(rows, record.of, remark=f"{which} {record.note}")
@@ -202,8 +218,108 @@ def _draw_along(record: Along) -> Mapping[str, Figure]:
     return {"serial": _figure(record.pairs, title)} if record.pairs else {}
 
 
+What = Literal["cosine", "norm"]
+_LIMITS: dict[tuple[What, bool], tuple[float, str]] = {  # of single signals and of sets: how far from 1, and in words
+    ("cosine", False): (0.001, "above .999"),
+    ("norm", False): (0.01, "within 1 % of 1"),
+    ("cosine", True): (0.01, "above .99"),
+    ("norm", True): (0.02, "within 2 % of 1"),
+}
+_WIDE = "cosine", True  # for these sets, a wider distribution than for single signals is asked
+_WIDER = "larger than of single signals"
+_VECTOR = (
+    "What is taken from the residual stream at the token is the same vector for global and local removal, so that one "
+    "of them is shown."
+)
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What was removed from residuals."""
+
+    of: Provenance
+    effects: tuple[Effect, ...]
+
+    def local(self, together: bool) -> list[Effect]:
+        """Sets of signals, or single ones."""
+        return [one for one in self.effects if one.mode == "local" and one.together == together]
+
+
+def measure_residuals(job: Job) -> Residuals:
+    """Signals into all heads of two roles, removed."""
+    seen = subject(job)
+    heads = [(role, i) for role in ("name mover", "S-inhibition") for i in range(len(seen.roles.get(role, ())))]
+    found = [one for head in heads or [("name mover", 0)] for one in effects(seen, *head)]
+    return Residuals(seen.of, tuple(found))
+
+
+def _distance(own: Sequence[Effect], what: What) -> Tensor:
+    """From 1, of each removal."""
+    return torch.tensor([abs(getattr(one, what) - 1) for one in own])
+
+
+def _within(own: Sequence[Effect], what: What, together: bool) -> float:
+    """How many removals hardly change the residual?"""
+    return float((_distance(own, what) < _LIMITS[what, together][0]).double().mean())
+
+
+def _size(own: Sequence[Effect]) -> Change:
+    return change(own, lambda one: abs(one.answer), lambda one: abs(one.random))
+
+
+def found_residuals(record: Residuals, what: What, together: bool) -> Findings:
+    """Do residuals hardly change, where answers do? Their cosines, or the ratio of their norms."""
+    own, size = record.local(together), _size(record.local(together))
+    values = torch.tensor([getattr(one, what) for one in own], dtype=torch.float64)
+    middle, low, high = (float(values.quantile(at)) if own else math.nan for at in (0.5, 0.05, 0.95))
+    off, alone = (float(_distance(some, what).median()) for some in (own, record.local(False)))
+    within = _within(own, what, together)
+    peaked = size.prompts >= LEAST and within > 0.5
+    wide = (what, together) == _WIDE
+    rows = [
+        Finding("removals", len(own)),
+        Finding("prompts", size.prompts),
+        Finding("median", middle, digits=4),
+        Finding("5 %", low, digits=4),
+        Finding("95 %", high, digits=4),
+        Finding("within", within, f"more than half {_LIMITS[what, together][1]}", peaked, percent=True),
+        Finding("size of the change", size.by),
+        Finding("size of the change, random", size.random),
+        Finding("median distance from 1", off, _WIDER * wide, off > alone if wide else None, digits=4),
+        Finding("median distance from 1, single signals", alone, digits=4),
+    ]
+    remark = (
+        f"{MATTERS} A residual turns little whatever small part of it is removed. "
+        + ("" if record.of.real else "A signal is a larger part of a residual of few dimensions. ")
+        + f"{_VECTOR} {signals_note(record.of)}"
+    )
+    unless = "most are, and the same removals change the logit difference, in size, so that it matters"
+    return Findings(rows, record.of, first=peaked and size.matters, unless=unless, remark=remark)
+
+
+def _draw_residuals(record: Residuals, what: What, together: bool) -> Mapping[str, Figure]:
+    own = record.local(together)
+    title = f"{'Cosine' if what == 'cosine' else 'Norm ratio'} of residuals after and before removal"
+    figure, (axis,) = panels([""], title, (5.2, 3.2), x=what, y="removals")
+    axis.hist([getattr(one, what) for one in own], bins=40, color=BLUE)
+    return {"residuals": figure} if own else {}
+
+
+def small(what: What, *, together: bool) -> Experiment[Residuals]:
+    """Of single signals, or of sets."""
+    return Experiment(
+        measure_residuals,
+        partial(found_residuals, what=what, together=together),
+        partial(_draw_residuals, what=what, together=together),
+    )
+
+
 RUNS: dict[str, Attempt] = {
     "svt-fig25": Experiment(partial(into, role="name mover"), found_parallel, _draw_parallel),
     "svt-fig26": Experiment(measure_along, found_along, _draw_along),
     "svt-fig27": Experiment(partial(into, role="name mover", number=ODD), found_all, _draw_all),
+    "svt-fig10": small("cosine", together=False),
+    "svt-fig11": small("norm", together=False),
+    "svt-fig12": small("cosine", together=True),
+    "svt-fig13": small("norm", together=True),
 }

@@ -24,8 +24,8 @@ from keyhole.tracing.settings import ChannelChoice
 from keyhole.tracing.svt import contributions, significant
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
+from keyhole_papers.svt import LEAST, Measured, Subject, is_gpt2, listed, measured, subject
 from keyhole_papers.svt.answers import panels
-from keyhole_papers.svt.ioi import LEAST, Measured, Subject, is_gpt2, listed, measured, subject
 from keyhole_papers.svt.known import known_here
 
 _KINDS: tuple[ChannelChoice, ChannelChoice] = ("singular", "all")

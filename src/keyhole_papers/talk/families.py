@@ -27,10 +27,10 @@ from keyhole.studies.families.agreement import Agreement, Beside
 from keyhole.studies.families.clusters import LEVEL
 from keyhole.studies.families.families import RIGHT, families
 from keyhole.studies.families.record import Families, Level
-from keyhole.tasks.prompt_sets import IOI, prompts_for
+from keyhole.tasks.catalogue import prompts_for
 from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Provenance, of_part
-from keyhole_papers.svt.ioi import require_solved
+from keyhole_papers.svt import require_solved
 from keyhole_papers.talk.signals import published_name
 
 ORDERS = ("ABBA", "BABA")
@@ -97,7 +97,7 @@ def sets_apart(order: Agreement) -> bool:
 
 
 @contextmanager
-def traced_store(asked: Asked, n: int, progress: Progress) -> Iterator[tuple[Model, Store, Prompts]]:
+def traced_store(asked: Asked, n: int | None, progress: Progress) -> Iterator[tuple[Model, Store, Prompts]]:
     """A model with its circuits for so many prompts of both orders, as long as they are looked at.
 
     Refused if too few prompts are answered right to say anything.
@@ -121,7 +121,7 @@ def _prompts_of(source: str | None, store: Store, about: str) -> Prompts:
 
 @lru_cache(maxsize=1)
 def _study(asked: Asked) -> Study:
-    n = _QUICK if asked.quick else IOI["balanced"]
+    n = _QUICK if asked.quick else None
     with traced_store(asked, n, asked.progress) as (model, store, of):
         found = families(store, where=_WHERE, seed=asked.seed, progress=asked.progress)
         numbers = {order: _with_order(found, order) for order in ORDERS}

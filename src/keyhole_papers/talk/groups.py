@@ -14,8 +14,8 @@ from keyhole.studies.families.agreement import medoid
 from keyhole.studies.families.record import Average, Families
 from keyhole_papers.experiment import Attempt, Experiment
 from keyhole_papers.finding import Finding, Findings, of_part
+from keyhole_papers.svt import LEAST
 from keyhole_papers.svt.answers import panels, spreads
-from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study
 
 

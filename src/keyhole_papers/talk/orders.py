@@ -27,7 +27,7 @@ from keyhole.studies.comparison.signals import (
 from keyhole.studies.families.agreement import Agreement
 from keyhole_papers.experiment import Attempt, Experiment
 from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
-from keyhole_papers.svt.ioi import LEAST, is_gpt2, listed, role_rule, roles_of
+from keyhole_papers.svt import LEAST, is_gpt2, listed, role_rule, roles_of
 from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study, sets_apart
 
 ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2

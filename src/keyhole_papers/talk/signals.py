@@ -16,14 +16,14 @@ from keyhole.figures.style import BLUE, GREY, INK
 from keyhole.models.model import Model
 from keyhole.stats import Interval
 from keyhole.tasks.answers import answered
-from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
+from keyhole.tasks.catalogue import prompts_for
 from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.results import Verdict
+from keyhole_papers.svt import LEAST, trace_answer
 from keyhole_papers.svt.answers import panels
-from keyhole_papers.svt.ioi import LEAST, trace_answer
 
-_TASKS: dict[str, int] = {"ioi": IOI["mixed"], **TASKS}  # published numbers of prompts
+_TASKS = ("ioi", "greater_than", "pronouns", "induction")  # of the last, no prompts were published
 _QUICK = 3  # prompts of each task
 _STAND_IN = 48  # circuits of each task whose signals are removed in another model than the published ones: an hour else
 _CHANGE = 0.05  # of a log-probability, that counts
@@ -85,8 +85,7 @@ def _circuits(asked: Asked) -> Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
     model = loaded(asked.model, asked.device, asked.choices.dtype)
     prompts = {
-        task.replace("_", " "): prompts_for(task, model, _QUICK if asked.quick else n, asked.seed)
-        for task, n in _TASKS.items()
+        task.replace("_", " "): prompts_for(task, model, _QUICK if asked.quick else None, asked.seed) for task in _TASKS
     }
     every, done = sum(len(own.examples) for own in prompts.values()), 0
     found: dict[str, tuple[Circuit, ...]] = {}

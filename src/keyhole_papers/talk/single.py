@@ -17,8 +17,8 @@ from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSi
 from keyhole.studies.sinks.report import sinks_figure
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
+from keyhole_papers.svt import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
 from keyhole_papers.svt.answers import panels
-from keyhole_papers.svt.ioi import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
 
 _EXACT = 1e-4  # of a decomposition, relative
 _TRACED = 16

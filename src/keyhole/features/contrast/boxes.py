@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.sites import Contrast, Sample, Site, last, role
 from keyhole.models.tokens import one_token_words
-from keyhole.tasks.boxes import boxes, relettered, with_other_thing
 from keyhole.tasks.example import Example
+from keyhole.tasks.things import boxes, relettered, with_other_thing
 from keyhole.tasks.words import LETTERS, THINGS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from keyhole.features.contrast.finding import find_features
 from keyhole.features.contrast.sites import Contrast
 from keyhole.progress import Progress
 from keyhole.tasks.example import Example
-from keyhole.tasks.lists import lists
+from keyhole.tasks.things import lists
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

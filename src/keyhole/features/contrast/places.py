@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.brief import Span
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.sites import Contrast, Place, Sample, Site
-from keyhole.models.spans import Span, token_spans, tokens_in
-from keyhole.models.tokens import Encoded, Prompt, encode
+from keyhole.models.tokens import Encoded, Prompt, encode, token_spans, tokens_in
 from keyhole.strict import quoted
 
 if TYPE_CHECKING:

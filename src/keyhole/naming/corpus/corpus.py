@@ -21,9 +21,7 @@ from keyhole.errors import KeyholeError
 from keyhole.files import is_file
 from keyhole.models.tokens import text_ids
 from keyhole.strict import parse_json
-from keyhole.tasks.corpus import documents
-from keyhole.tasks.prose import knows_tasks_alone
-from keyhole.tasks.prose import read as read_prose
+from keyhole.tasks.corpus import documents, knows_tasks_alone, read_prose
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

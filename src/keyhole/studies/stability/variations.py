@@ -16,10 +16,9 @@ from keyhole.errors import KeyholeError
 from keyhole.models.load import load
 from keyhole.models.tokens import one_token_words
 from keyhole.qk.firings import dynamic_tau
-from keyhole.tasks import published, words
 from keyhole.tasks.answers import answer_ids, answered
+from keyhole.tasks.copying import ioi_example, ioi_words
 from keyhole.tasks.example import Example
-from keyhole.tasks.ioi import WORDINGS, ioi_example
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.firing import Tau
 from keyhole.tracing.mlp_directions import Through
@@ -55,7 +54,7 @@ def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list
     ]
     if all(_is_ioi(example) for example in examples):
         rng = random.Random(seed)
-        names = one_token_words(model, _lists(examples[0]).NAMES)
+        names = one_token_words(model, ioi_words(examples[0]).names)
         found += [
             Variation("another wording", example=lambda example: reworded(example, rng)),
             Variation("another receiver", example=lambda example: renamed(example, "IO", names, rng)),
@@ -105,7 +104,7 @@ def rounded(model: "Model", dtype: torch.dtype, *, weights_only: bool = False) -
 
 def reworded(example: Example, rng: random.Random) -> Example | None:
     """The same people, place and thing, in the same order, in another wording of the task."""
-    wordings, number = _lists(example).WORDINGS, int(example.labels["wording"])
+    wordings, number = ioi_words(example).wordings, int(example.labels["wording"])
     slots = [slot for slot in ("PLACE", "OBJECT") if slot in example.roles]
     others = [i for i, one in enumerate(wordings) if i != number and all(f"{{{slot}}}" in one for slot in slots)]
     return None if not others else _filled(example, rng.choice(others), rng)
@@ -128,28 +127,13 @@ def with_names(example: Example, receiver: str, giver: str) -> Example:
 
 def _filled(example: Example, wording: int, rng: random.Random, **people: str) -> Example:
     """A wording of the example's own list with its people and things; what it does not say is drawn."""
-    lists, told = _lists(example), {**example.labels, **people}
+    lists, told = ioi_words(example), {**example.labels, **people}
     place, thing = (
         example.word(slot) if slot in example.roles else rng.choice(pool)
-        for slot, pool in (("PLACE", lists.PLACES), ("OBJECT", lists.OBJECTS))
+        for slot, pool in (("PLACE", lists.places), ("OBJECT", lists.objects))
     )
     labels = {"wordings": told["wordings"], "wording": str(wording)}
-    return ioi_example(lists.WORDINGS[wording], told["order"], (told["IO"], told["S"]), (place, thing), labels)
-
-
-@dataclass(frozen=True)
-class _Lists:
-    WORDINGS: Sequence[str]
-    NAMES: Sequence[str]
-    PLACES: Sequence[str]
-    OBJECTS: Sequence[str]
-
-
-def _lists(example: Example) -> _Lists:
-    """The words that an example was made of."""
-    if example.labels["wordings"] == "published":
-        return _Lists(published.WORDINGS, published.NAMES, published.PLACES, published.OBJECTS)
-    return _Lists(WORDINGS, words.NAMES, words.PLACES, words.OBJECTS)
+    return ioi_example(lists.wordings[wording], told["order"], (told["IO"], told["S"]), (place, thing), labels)
 
 
 def _is_ioi(example: Example) -> bool:

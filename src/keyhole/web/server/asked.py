@@ -18,8 +18,8 @@ from keyhole.models.organism import NAME as ORGANISM
 from keyhole.qk.channels import check_place
 from keyhole.store.model import model_of
 from keyhole.tasks.catalogue import like as prompts_like
+from keyhole.tasks.copying import OWN, ioi_example
 from keyhole.tasks.example import Example
-from keyhole.tasks.ioi import WORDINGS, ioi_example
 from keyhole.tasks.variants import OTHERS
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, threshold
@@ -61,7 +61,7 @@ def example_of(kept: Kept, prompt: Any) -> Example | None:
 
 
 def _known(kept: Kept, prompt: str) -> Iterator[Example]:
-    for number, wording in enumerate(WORDINGS):
+    for number, wording in enumerate(OWN.wordings):
         yield ioi_example(wording, "ABBA", *_LEAD, {"wordings": "own", "wording": str(number)})
     for name in kept.stores:
         store = kept.store(name)

@@ -13,7 +13,7 @@ from torch import Tensor
 from keyhole.circuits.records import Writer
 from keyhole.circuits.text import node_label
 from keyhole.errors import KeyholeError
-from keyhole.intervene.mlp_causes import remove_causes
+from keyhole.intervene.cuts import remove_causes
 from keyhole.intervene.removal import Metric
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.organism import NAME as ORGANISM

@@ -1,8 +1,10 @@
-"""Does a method find the known machine's circuit? Compared with the truth, and as AUROC of true edges.
+"""Is the circuit that tracing finds the right one? A transformer whose weights are written down, and its true circuit.
 
-Which circuit is behind the machine's answer, and how much of it is found?
+known = build("French : big cat , red dog . big")
+circuit = known.model.run(known.prompt).trace(known.answer, against=known.against, through="mlps")
+compare(circuit, known.truth)                  precision and recall, over nodes and over edges
 
-The truth follows from the weights (`machine.py`) alone: who writes what a component reads, and where.
+The truth follows from the weights (`known_machine.py`) alone: who writes what a component reads, and where.
 """
 
 from collections.abc import Sequence, Set
@@ -16,7 +18,7 @@ from keyhole.circuits.records import Writer
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.wiring import Wiring
 from keyhole.intervene.removal import Metric
-from keyhole.lab.known.machine import Places, Stream, places, tokenizer, transformer
+from keyhole.lab.known_machine import Places, Stream, places, tokenizer, transformer
 from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.tokens import token_id
