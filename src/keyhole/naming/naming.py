@@ -27,6 +27,7 @@ from keyhole.naming.judge.judge import RULES, Judge
 from keyhole.naming.judge.questions import Asking, QuestionKind
 from keyhole.naming.llm.asking import Price, estimate, with_model
 from keyhole.naming.llm.endpoint import KEYS, Endpoint, Patience
+from keyhole.naming.llm.post import client
 from keyhole.naming.llm.transcript import Talk, open_transcript
 from keyhole.naming.record import Naming, name_signals
 from keyhole.naming.subjects.stored import MOST, What, model_for, random_subjects, read, subjects_of
@@ -203,7 +204,7 @@ def require_namers(namers: Namers) -> None:
         raise KeyholeError("a model is asked at --llm URL by its name, --llm-model NAME: give both.")
     if namers.key and not os.environ.get(namers.key, "").strip():
         raise KeyholeError(f"--llm-key names the variable {namers.key}, which is not set: export it, or leave it out.")
-    _ = namers.endpoint  # refuses a URL that is none
+    _ = namers.endpoint, client()  # refuse a URL that is none, and a missing package
 
 
 def name_by(
