@@ -501,6 +501,13 @@ def test_a_model_that_knows_the_rule_passes_and_one_that_refuses_never_does(tmp_
         assert {one.outcome(kind) for one in found.signals for kind in ("detection", "intruder")} == {"fails"}
 
 
+def test_names_are_asked_for_first_and_then_all_questions_several_at_once(tmp_path: Path) -> None:
+    with talking(tmp_path, lambda n, b: replace(knows_the_rule(n, b), delay=0.02)) as (talk, server):
+        with_model(talk, naming)
+        names = ["The signal fires" in body["messages"][1]["content"] for body in server.bodies]
+        assert names == [True] * 2 + [False] * (len(names) - 2) and server.busiest > 1
+
+
 def test_the_estimate_is_exact_where_names_differ(tmp_path: Path) -> None:
     """The server names each signal by the texts it sees, so that nothing is asked twice: as the estimate supposes."""
 
