@@ -24,11 +24,11 @@ import torch
 from keyhole.naming.corpus.gather import gather
 from keyhole.naming.explain import statistics
 from keyhole.naming.explain.candidates import Explainer, Name
-from keyhole.naming.judge.judge import LEVEL, RIGHT, RULES, Judge, Outcome, Tested, corrected, share, tested
+from keyhole.naming.judge.judge import LEVEL, RIGHT, RULES, Judge, Outcome, Tested, ahead, corrected, share, tested
 from keyhole.naming.judge.questions import Asking, Halves, QuestionKind, pose, split
 from keyhole.naming.llm import Endpoint, Patience, Prompting, Talk, estimate, open_transcript, with_model
 from keyhole.naming.subjects import store_subjects
-from keyhole.naming.subjects.subject import NEGATIVES, Examples, Subject
+from keyhole.naming.subjects.subject import Examples, Subject
 from keyhole.store import open_store
 from keyhole.store.model import model_of
 
@@ -76,8 +76,7 @@ def row(
 ) -> Row:
     seed = crc32(f"0 {one.subject.id}".encode())
     asking, halves = Asking(questions), Halves(*split(one.shown, seed))
-    fires = [x for x in halves.seen if x.pick == "top" or (x.pick == "decile" and (x.decile or 0) >= asking.high)]
-    others = [x for x in halves.seen if x.pick in NEGATIVES]
+    fires, others = halves.fires(asking.high), halves.background
     posed = pose("detection", halves, "top", asking, seed=seed)
     counted, told = statistics(fires, others), explainer(fires, others)
     ways = {"statistics, rule": (counted, RULES["detection"]), "model, model": (told, judges["detection"])}
@@ -86,6 +85,7 @@ def row(
     tests: dict[str, Tested | None] = {}
     for way, (name, judge) in ways.items():
         text = name.text
+        ahead(judge, [(text, x.question) for x in posed if text is not None])
         tests[way] = None if text is None else tested(posed, [judge(text, x.question) for x in posed], "top")
     return Row(one.subject.id, {way: name for way, (name, _) in ways.items()}, tests)
 

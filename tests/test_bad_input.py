@@ -86,10 +86,10 @@ def at_edge(of: str, **values: Any) -> Change:
 
 INCONSISTENT: list[tuple[str, Change]] = [
     ("its model has no name", lambda document: document["model"].pop("name")),
-    ("its model has no fingerprint", put("model", "fingerprint", value=3)),
+    ("model.fingerprint is 3, which is no text", put("model", "fingerprint", value=3)),
     ("control characters", put("model", "name", value="org\x1b[2Janism")),
     ("its model has no name", put("model", "name", value="n" * 5000)),
-    ("should be texts", put("versions", "torch", value=2)),
+    ("versions.torch is 2, which is no text", put("versions", "torch", value=2)),
     ("a token id", put("token_ids", 0, value=2**31)),
     ("a token id", put("token_ids", 0, value=-1)),
     ("that no model has", at_node("mlp", layer=2**63)),

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +33,8 @@ from keyhole.naming.llm import (
 )
 from keyhole.naming.llm.asking import explain_request, judge_request, read_answer, read_name, shown_text
 from keyhole.naming.llm.endpoint import KEYS, Reply, Request, about_tokens, chance, read_reply
-from keyhole.naming.llm.post import send, send_all
+from keyhole.naming.llm.post import client, send, send_all
+from keyhole.naming.naming import Namers, require_namers
 from keyhole.naming.record import Naming, name_signals
 from keyhole.naming.subjects.subject import HARD, Examples, Shown, Subject
 from misbehaving import RULE, Body, Said, Server, completion, document, failure, knows_the_rule, serving
@@ -434,6 +436,19 @@ def test_nobody_there(tmp_path: Path) -> None:
         assert "0 of 9" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_host_that_nobody_knows_is_told_at_once(tmp_path: Path) -> None:
+    unknown = pytest.raises(KeyholeError, match=r"^http://no-such-host\.invalid/v1 is at no known host")
+    with open_transcript(tmp_path / "said.jsonl") as transcript, unknown:
+        send(Talk(Endpoint("http://no-such-host.invalid/v1", "tiny", QUICK), transcript), ask())
+
+
+def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    client.cache_clear()
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(KeyholeError, match=r"pip install 'keyhole\[naming\]'"):
+        require_namers(Namers(judge="llm", url="http://a/v1", model="tiny"))
+
+
 # Nothing that was paid for is lost
 
 
@@ -484,6 +499,13 @@ def test_a_model_that_knows_the_rule_passes_and_one_that_refuses_never_does(tmp_
         test = found.signals[0].test()
         assert test is not None and (test.unanswered, test.right, test.p) == (test.asked, 0, 1)
         assert {one.outcome(kind) for one in found.signals for kind in ("detection", "intruder")} == {"fails"}
+
+
+def test_names_are_asked_for_first_and_then_all_questions_several_at_once(tmp_path: Path) -> None:
+    with talking(tmp_path, lambda n, b: replace(knows_the_rule(n, b), delay=0.02)) as (talk, server):
+        with_model(talk, naming)
+        names = ["The signal fires" in body["messages"][1]["content"] for body in server.bodies]
+        assert names == [True] * 2 + [False] * (len(names) - 2) and server.busiest > 1
 
 
 def test_the_estimate_is_exact_where_names_differ(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.circuits.records import Measured, NodeKind, Parameters, Removal, SideName, Signal, Writer
 from keyhole.errors import KeyholeError
+from keyhole.strict import Index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,14 +98,14 @@ class Traced:
 class TracedMlp:
     """One MLP that was explained: what is left without its causes, and which neurons wrote."""
 
-    node: int
+    node: Index
     offset: float  # all as shares of what it writes
     left: float
     left_renormed: float
     kept: float
     cancellation: float
-    causes: tuple[int, ...]  # nodes, largest first
-    neurons: tuple[tuple[int, float], ...]
+    causes: tuple[Index, ...]  # nodes, largest first
+    neurons: tuple[tuple[Index, float], ...]
 
 
 @dataclass(frozen=True)

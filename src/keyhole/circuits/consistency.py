@@ -30,13 +30,14 @@ _READERS = {"dest": "head", "src": "head", "value": "head", "mlp": "mlp", "targe
 
 def require_consistent(circuit: Circuit) -> None:
     """Refuse a circuit whose parts contradict each other, with the first reason."""
-    _require_texts(circuit.model, circuit.versions)
+    _require_texts(circuit.model)
     require(all(is_index(i, _TOKEN_IDS) for i in circuit.token_ids), f"a token id is not from 0 to {_TOKEN_IDS - 1:,}.")
     _require_nodes(circuit)
     _require_parameters(circuit.parameters, len(circuit.tokens), target=circuit.nodes[_target(circuit)])
     _require_edges(circuit)
     _require_firings(circuit)
     _require_mlps(circuit)
+    _require_measured(circuit)
     _require_sizes(circuit)
     if circuit.influence:
         _require_conserved(circuit)
@@ -83,19 +84,23 @@ def _has(run: "Run") -> str:
     return f"{run.model.name} has {dims.layers} layers of {dims.heads} heads"
 
 
-def _require_texts(model: Mapping[str, str], versions: Mapping[str, str]) -> None:
+def _require_texts(model: Mapping[str, str]) -> None:
     for name in ("name", "family", "fingerprint"):
         text = model.get(name)
-        require(isinstance(text, str) and 0 < len(text) <= _NAME, f"its model has no {name}.")
+        require(text is not None and 0 < len(text) <= _NAME, f"its model has no {name}.")
         require(printable(str(text)) == text, f"its model's {name} is {quoted(text)}, which has control characters.")
-    require(
-        all(isinstance(text, str) for text in (*model.values(), *versions.values())),
-        "its model and versions should be texts.",
-    )
 
 
 def _require_nodes(circuit: Circuit) -> None:
+    require(len(set(circuit.nodes)) == len(circuit.nodes), "a node occurs twice.")
+    require(sum(node.kind == "target" for node in circuit.nodes) == 1, "it should have exactly one target.")
     for index, node in enumerate(circuit.nodes):
+        require(max(node.dest, node.src) < len(circuit.tokens), f"node {index} has tokens that are outside the prompt.")
+        require(
+            (node.layer is None) == (node.kind == "target"), f"node {index} has a layer exactly if it is no target."
+        )
+        of_heads = node.kind in ("head", "offset", "value_offset")
+        require(of_heads == (node.head is not None), f"node {index} should have a head exactly if it is one.")
         require(
             (node.layer or 0) < _SIZE and (node.head or 0) < _SIZE,
             f"node {index} has a layer or head that no model has.",
@@ -155,7 +160,10 @@ def _require_edges(circuit: Circuit) -> None:
     joined = {(edge.source, edge.target, edge.side) for edge in circuit.edges}
     require(len(joined) == len(circuit.edges), "an edge occurs twice.")
     searched = {traced.node for traced in circuit.firings}
+    into_mlps = bool(circuit.influence) or isinstance(circuit.parameters, Sufficient)
     for index, edge in enumerate(circuit.edges):
+        require(max(edge.source, edge.target) < len(circuit.nodes), f"edge {index} joins nodes that do not exist.")
+        require(into_mlps or edge.side not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
         reader, writer = circuit.nodes[edge.target], circuit.nodes[edge.source]
         require(reader.kind == _READERS[edge.side], f"edge {index} has side {edge.side} and ends at {_who(reader)}.")
         require(writer.kind != "target", f"edge {index} begins at the answer, which writes nothing.")
@@ -253,12 +261,27 @@ def _read(reader: Node) -> float:
 def _require_mlps(circuit: Circuit) -> None:
     nodes = [one.node for one in circuit.mlps]
     require(len(set(nodes)) == len(nodes), "an MLP is explained twice.")
+    causes = {(edge.target, edge.source) for edge in circuit.edges if edge.side == "mlp"}
+    read = {edge.source for edge in circuit.edges if edge.influence}
     for one in circuit.mlps:
+        is_mlp = one.node < len(circuit.nodes) and circuit.nodes[one.node].kind == "mlp"
+        require(
+            is_mlp and one.node in read, f"node {one.node} is explained as an MLP, and is none, or nobody reads it."
+        )
+        require(all((one.node, i) in causes for i in one.causes), f"causes of the MLP of node {one.node} lack edges.")
         require(len(set(one.causes)) == len(one.causes), f"the MLP of node {one.node} has a cause twice.")
         require(
             all(neuron < _TOKEN_IDS for neuron, _ in one.neurons),
             f"the MLP of node {one.node} has neurons that no model has.",
         )
+
+
+def _require_measured(circuit: Circuit) -> None:
+    nodes, edges = len(circuit.nodes), len(circuit.edges)
+    sizes = {"words": len(circuit.tokens), "nodes": nodes, "edges": edges, "node_shares": nodes, "edge_shares": edges}
+    for name, size in sizes.items() if circuit.measured is not None else ():
+        length = len(getattr(circuit.measured, name))
+        require(length in (0, size), f"it has {length} measured {name}, and {size} would fit.")
 
 
 def _require_sizes(circuit: Circuit) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
 from keyhole.circuits.consistency import require_consistent
-from keyhole.circuits.records import Accpp, Kind, NodeKind, Removal, Sufficient, Writer, measured_from, parameters_from
+from keyhole.circuits.records import Accpp, Kind, Measured, NodeKind, Removal, Sufficient, Writer, parameters_from
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, require_file, write_at_once
-from keyhole.strict import is_index, is_list, is_number, parse_json, quoted, read_text, require, require_fields
+from keyhole.strict import Index, parse_json, quoted, read, read_text, require
 
 if TYPE_CHECKING:
     from keyhole.faithfulness.routes import Story
@@ -20,8 +20,69 @@ if TYPE_CHECKING:
 DOCUMENTS = (".json", ".graphml", ".html", ".mib")
 PICTURES = (".png", ".svg", ".pdf")
 SUFFIXES = (*DOCUMENTS, *PICTURES)
-_NODE_KINDS, _KINDS, _SIDES = get_args(NodeKind), get_args(Kind), get_args(EdgeSide)
-_KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
+
+# What has a document? Those of circuits through MLPs have `mlps`, and influence at nodes and edges.
+
+
+class _Node(TypedDict):
+    kind: NodeKind
+    layer: Index | None
+    head: Index | None
+    dest: Index
+    src: Index
+    attention: float | None
+    influence: NotRequired[float]
+    leaf: NotRequired[str | None]
+
+
+_Edge = TypedDict(
+    "_Edge",
+    {
+        "from": Index,
+        "to": Index,
+        "side": EdgeSide,
+        "weight": float,
+        "ig": float,
+        "alone": float,
+        "channels": tuple[Index, ...],
+        "influence": NotRequired[float],
+    },
+)
+
+
+class _Removal(TypedDict):
+    """Without the writer's own token, which is the firing's dest or src."""
+
+    kind: Kind
+    layer: Index
+    head: Index | None
+    src: Index
+    channel: Index
+    ig: float
+    after: float
+
+
+class _Firing(TypedDict):
+    node: Index
+    tau: float
+    visible: Index
+    dest: tuple[_Removal, ...]
+    src: tuple[_Removal, ...]
+
+
+class _Document(TypedDict):
+    schema: int
+    model: Mapping[str, str]
+    versions: Mapping[str, str]
+    parameters: Mapping[str, Any]
+    errors: Mapping[str, float]
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    nodes: tuple[_Node, ...]
+    edges: tuple[_Edge, ...]
+    firings: tuple[_Firing, ...]
+    mlps: NotRequired[tuple[TracedMlp, ...]]
+    measured: NotRequired[Measured]
 
 
 def save(
@@ -117,39 +178,39 @@ def from_document(document: Any) -> Circuit:
     require(isinstance(document, dict), "it is not a JSON object.")
     schema = document.get("schema")
     require(schema in (1, 2, SCHEMA), f"its schema is {quoted(schema)}, and this version reads 1, 2 and {SCHEMA}.")
-    through = schema == 2 or (schema == SCHEMA and "mlps" in document)
-    keys = (*_KEYS, "mlps") if through else _KEYS
-    optional = {"measured"} if schema == SCHEMA else set()
-    require(set(document) - optional == set(keys), f"its keys should be {', '.join(keys)}.")
-    for name in ("model", "versions", "parameters", "errors"):
-        require(isinstance(document[name], dict), f"{name} should be an object.")
-    ids, tokens = document["token_ids"], document["tokens"]
+    parts = read(_Document, document)
+    parameters = parameters_from(parts["parameters"])
+    through, n = "mlps" in parts, len(parts["token_ids"])
     require(
-        is_list(ids, int) and is_list(tokens, str) and len(ids) == len(tokens) > 0, "token_ids and tokens do not match."
+        schema == SCHEMA or (through == (schema == 2) and "measured" not in parts),
+        f"its keys are not of schema {schema}.",
     )
-    require(all(is_number(v) for v in document["errors"].values()), "errors should be numbers.")
-    own = [_own(record) for record in document["nodes"]] if through and is_list(document["nodes"], dict) else []
-    nodes, attention = _nodes(document["nodes"], len(ids))
-    parameters = parameters_from(document["parameters"])
-    told = isinstance(parameters, Accpp) and parameters.through == "mlps"
-    require(told == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
-    edges = _edges(document["edges"], len(nodes), through, joined=through or isinstance(parameters, Sufficient))
-    sizes = {"nodes": len(nodes), "edges": len(edges), "tokens": len(ids)}
+    own = {"influence"} if through else set()
+    require(
+        all(record.keys() & {"influence"} == own for record in (*parts["nodes"], *parts["edges"]))
+        and all(("leaf" in record) == through for record in parts["nodes"]),
+        "nodes and edges have influence exactly where a circuit goes through MLPs.",
+    )
+    of_mlps = isinstance(parameters, Accpp) and parameters.through == "mlps"
+    require(of_mlps == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
+    require(n == len(parts["tokens"]) > 0, "token_ids and tokens do not match.")
+    nodes = tuple(Node(x["kind"], x["layer"], x["head"], x["dest"], x["src"]) for x in parts["nodes"])
+    edges = tuple(_edge(record) for record in parts["edges"])
     circuit = Circuit(
-        model=document["model"],
-        versions=document["versions"],
+        model=parts["model"],
+        versions=parts["versions"],
         parameters=parameters,
-        errors=document["errors"],
-        token_ids=tuple(ids),
-        tokens=tuple(tokens),
+        errors=parts["errors"],
+        token_ids=parts["token_ids"],
+        tokens=parts["tokens"],
         nodes=nodes,
-        attention=attention,
+        attention=tuple(record["attention"] for record in parts["nodes"]),
         edges=edges,
-        firings=_firings(document["firings"], nodes, len(ids)),
-        influence=tuple(influence for influence, _ in own),
-        leaves=tuple(leaf for _, leaf in own),
-        mlps=_mlps(document["mlps"], nodes, edges) if through else (),
-        measured=measured_from(document["measured"], **sizes) if "measured" in document else None,
+        firings=tuple(_firing(record, nodes, n) for record in parts["firings"]),
+        influence=tuple(record["influence"] for record in parts["nodes"] if "influence" in record),
+        leaves=tuple(record["leaf"] for record in parts["nodes"] if "leaf" in record),
+        mlps=parts.get("mlps", ()),
+        measured=parts.get("measured"),
     )
     require_consistent(circuit)
     return circuit
@@ -160,34 +221,6 @@ def _node_record(circuit: Circuit, index: int) -> dict[str, Any]:
     if not circuit.influence:
         return record
     return {**record, "influence": circuit.influence[index], "leaf": circuit.leaves[index]}
-
-
-def _own(record: dict[str, Any]) -> tuple[float, str | None]:
-    """A node's influence, and why it was not explained; taken out of its record."""
-    influence, leaf = record.pop("influence", None), record.pop("leaf", None)
-    require(is_number(influence), "a node's influence is not a number.")
-    require(leaf is None or isinstance(leaf, str), "a node's reason not to be explained is no text.")
-    return influence, leaf
-
-
-def _mlps(records: Any, nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> tuple[TracedMlp, ...]:
-    require(is_list(records, dict), "mlps should be a list.")
-    n, sources = len(nodes), {(edge.target, edge.source) for edge in edges if edge.side == "mlp"}
-    read = {edge.source for edge in edges if edge.influence}
-    shares, found = ("offset", "left", "left_renormed", "kept", "cancellation"), []
-    for record in records:
-        require_fields(record, {"node", *shares, "causes", "neurons"}, "an MLP")
-        require(is_index(record["node"], n) and all(is_number(record[name]) for name in shares), "an MLP is wrong.")
-        node = record["node"]
-        require(nodes[node].kind == "mlp" and node in read, "an MLP that is explained is none, or nobody reads it.")
-        causes = record["causes"]
-        require(is_list(causes, int) and all((node, i) in sources for i in causes), "causes of an MLP lack edges.")
-        pairs = record["neurons"]
-        good = is_list(pairs, list) and all(len(p) == 2 and is_index(p[0]) and is_number(p[1]) for p in pairs)
-        require(good, "an MLP's neurons are wrong.")
-        lists = {"causes": tuple(record["causes"]), "neurons": tuple((index, share) for index, share in pairs)}
-        found.append(TracedMlp(**{**record, **lists}))
-    return tuple(found)
 
 
 def _edge_record(edge: Edge, through: bool) -> dict[str, Any]:
@@ -208,67 +241,19 @@ def _removal_record(removal: Removal) -> dict[str, Any]:
     return {name: who[name] for name in ("kind", "layer", "head", "src")} | rest
 
 
-def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, ...]]:
-    require(isinstance(records, list), "nodes should be a list.")
-    nodes, attention = [], []
-    for record in records:
-        require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
-        require(record["kind"] in _NODE_KINDS, f"there is no kind of node {quoted(record['kind'])}.")
-        require(is_index(record["dest"], n) and is_index(record["src"], n), "a node's tokens are outside the prompt.")
-        target, head = record["kind"] == "target", record["kind"] in ("head", "offset", "value_offset")
-        require((record["layer"] is None) if target else is_index(record["layer"]), "a node's layer is wrong.")
-        require(is_index(record["head"]) if head else record["head"] is None, "a node's head is wrong.")
-        weight = record.pop("attention")
-        require(weight is None or is_number(weight), "a node's attention is not a number.")
-        nodes.append(Node(**record))
-        attention.append(weight)
-    require(len(set(nodes)) == len(nodes), "a node occurs twice.")
-    require(sum(node.kind == "target" for node in nodes) == 1, "it should have exactly one target.")
-    return tuple(nodes), tuple(attention)
+def _edge(record: _Edge) -> Edge:
+    ends, numbers = (record["from"], record["to"]), (record["weight"], record["ig"], record["alone"])
+    return Edge(*ends, record["side"], *numbers, record["channels"], record.get("influence"))
 
 
-def _edges(records: Any, n: int, through: bool, *, joined: bool) -> tuple[Edge, ...]:
-    require(isinstance(records, list), "edges should be a list.")
-    edges = []
-    names = {"from", "to", "side", "weight", "ig", "alone", "channels", *(["influence"] if through else [])}
-    for record in records:
-        require_fields(record, names, "an edge")
-        share = record.get("influence")
-        require(not through or is_number(share), "an edge's influence is no number.")
-        require(joined or record["side"] not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
-        require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
-        require(record["side"] in _SIDES, f"there is no side {quoted(record['side'])}.")
-        require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
-        require(isinstance(record["channels"], list) and all(map(is_index, record["channels"])), "wrong channels.")
-        edges.append(
-            Edge(record["from"], record["to"], record["side"], *_numbers(record), tuple(record["channels"]), share)
-        )
-    return tuple(edges)
+def _firing(record: _Firing, nodes: tuple[Node, ...], n: int) -> Traced:
+    require(record["node"] < len(nodes), f"a firing is of node {record['node']}, which does not exist.")
+    node = nodes[record["node"]]
+    sides = (tuple(_removal(one, n, getattr(node, side)) for one in record[side]) for side in ("dest", "src"))
+    return Traced(record["node"], record["tau"], record["visible"], *sides)
 
 
-def _numbers(record: dict[str, Any]) -> tuple[float, float, float]:
-    return record["weight"], record["ig"], record["alone"]
-
-
-def _firings(records: Any, nodes: tuple[Node, ...], n: int) -> tuple[Traced, ...]:
-    require(isinstance(records, list), "firings should be a list.")
-    traced = []
-    for record in records:
-        require_fields(record, {"node", "tau", "visible", "dest", "src"}, "a firing")
-        require(is_index(record["node"], len(nodes)) and is_number(record["tau"]), "a firing's node or tau is wrong.")
-        require(is_index(record["visible"]), "a firing's number of visible keys is wrong.")
-        require(is_list(record["dest"], dict) and is_list(record["src"], dict), "a firing's sides should be lists.")
-        node = nodes[record["node"]]
-        sides = [tuple(_removal(r, n, getattr(node, side)) for r in record[side]) for side in ("dest", "src")]
-        traced.append(Traced(record["node"], record["tau"], record["visible"], *sides))
-    return tuple(traced)
-
-
-def _removal(record: Any, n: int, dest: int) -> Removal:
-    require_fields(record, {"kind", "layer", "head", "src", "channel", "ig", "after"}, "a removed candidate")
-    require(record["kind"] in _KINDS and is_index(record["layer"]), "a removed candidate is wrong.")
-    require(record["head"] is None or is_index(record["head"]), "a removed candidate's head is wrong.")
-    require(is_index(record["src"], n) and is_index(record["channel"]), "a removed candidate is out of range.")
-    require(is_number(record["ig"]) and is_number(record["after"]), "a removed candidate's numbers are wrong.")
+def _removal(record: _Removal, n: int, dest: int) -> Removal:
+    require(record["src"] < n, f"a removed candidate reads token {record['src']}, which is outside the prompt.")
     who = Writer(record["kind"], record["layer"], record["head"], dest, record["src"])
     return Removal(who, record["channel"], record["ig"], record["after"])

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from statistics import fmean, median, pstdev
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from keyhole.brief import head_name
-from keyhole.strict import fits, frozen, quoted, require, require_fields, shortened
+from keyhole.strict import quoted, read, require
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Node
@@ -189,19 +189,11 @@ METHODS: dict[str, type[Parameters]] = {kind.method: kind for kind in (Accpp, Su
 
 def parameters_from(record: Mapping[str, Any]) -> Parameters:
     """Parameters out of a file; what is missing, unknown or of another kind is refused by its name."""
-    told = dict(record)
-    method = told.pop("method", None)
+    chosen = dict(record)
+    method = chosen.pop("method", None)
     require(method in list(METHODS), f"its method is {quoted(method)}, and this version knows {', '.join(METHODS)}.")
-    kind = METHODS[method]
-    hints = get_type_hints(kind)
-    known = {one.name: one for one in fields(kind)}
-    missing = {name for name, one in known.items() if one.default is MISSING} - set(told)
-    odd = missing | (set(told) - set(known))
-    require(not odd, f"its parameters lack or do not know {shortened(', '.join(sorted(odd)))}.")
-    values = {name: frozen(value) for name, value in told.items()}
-    for name, value in values.items():
-        require(fits(value, hints[name]), f"its parameter {name} is {quoted(told[name])}, which {method} cannot have.")
-    return kind(**values)
+    usual = {one.name: one.default for one in fields(METHODS[method]) if one.default is not MISSING}
+    return read(METHODS[method], usual | chosen, "parameters")
 
 
 # What was measured of a circuit? Effects and shares against a baseline, and how much of the answer it carries.
@@ -298,29 +290,5 @@ class Measured:
         return asdict(self)
 
 
-def measured_from(record: Any, *, nodes: int, edges: int, tokens: int) -> Measured:
-    """What a file says; numbers that do not fit the circuit are refused."""
-    require_fields(record, {field.name for field in fields(Measured)}, "what was measured")
-    inner = record["faithfulness"]
-    if inner is not None:
-        require_fields(inner, {field.name for field in fields(Faithfulness)}, "a circuit's faithfulness")
-        inner = Faithfulness(**_typed(inner, Faithfulness))
-    values = _typed({**record, "faithfulness": None}, Measured)
-    measured = Measured(**{**values, "faithfulness": inner})
-    sizes = {"words": tokens, "nodes": nodes, "edges": edges, "node_shares": nodes, "edge_shares": edges}
-    for name, size in sizes.items():
-        length = len(getattr(measured, name))
-        require(length in (0, size), f"it has {length} measured {name}, and {size} would fit.")
-    return measured
-
-
 def _at(values: Values, index: int) -> float | None:
     return values[index] if values else None
-
-
-def _typed(record: dict[str, Any], kind: type) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    values = {name: frozen(value) for name, value in record.items()}
-    for name, value in values.items():
-        require(fits(value, hints[name]), f"its measured {name} is {quoted(record[name])}, which it cannot be.")
-    return values

@@ -8,10 +8,9 @@ same way (in one channel: the same sign). So names of a store serve any circuit 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -26,7 +25,7 @@ from keyhole.naming.judge.questions import Marked, Question
 from keyhole.naming.record import Named, Naming
 from keyhole.naming.subjects.files import signal_subjects
 from keyhole.naming.subjects.subject import ALIKE, APART, Shown, Subject, alike, basis_of, paired
-from keyhole.strict import fits, frozen, parse_json, quoted, read_text, require, require_fields
+from keyhole.strict import parse_json, quoted, read, read_text, require, require_fields
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -184,7 +183,6 @@ def _cut(found: list[tuple[str, Mark]], around: int) -> list[tuple[str, Mark]]:
 # How are names stored? One JSON document, read back strictly: what is not validated is not accepted.
 
 SCHEMA = 1
-T = TypeVar("T")
 
 
 def save_naming(naming: Naming, path: str | Path) -> None:
@@ -214,45 +212,14 @@ def from_json(text: str) -> Naming:
     """Names from their JSON document."""
     document = parse_json(text)
     require_fields(document, ("schema", "naming"), "the document")
-    require(
-        document["schema"] == SCHEMA, f"its schema is {quoted(document['schema'])}, and this version reads {SCHEMA}."
-    )
-    naming = _record(Naming, document["naming"])
+    require(document["schema"] == SCHEMA, f"its schema is {quoted(document['schema'])}, and {SCHEMA} is read here.")
+    naming = read(Naming, document["naming"])
     ids = [one.id for one in naming.signals]
     require(len(set(ids)) == len(ids), "two signals have the same id.")
     for named in naming.signals:
         for one in named.examples:
             require(0 <= one.src <= one.dest < len(one.tokens), f"an example of {named.id} has no such tokens.")
     return naming
-
-
-def _record(kind: type[T], value: Any) -> T:
-    """A plain object as a record of this kind, field by field."""
-    what = kind.__name__
-    assert is_dataclass(kind)
-    require_fields(value, [one.name for one in fields(kind)], f"a record of kind {what}")
-    hints = get_type_hints(kind)
-    return kind(**{name: _value(hints[name], item, f"{what}.{name}") for name, item in value.items()})
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    if is_dataclass(hint) and isinstance(hint, type):
-        return _record(hint, value)
-    inside = get_args(hint)
-    if get_origin(hint) is tuple and inside[1:] == (...,) and is_dataclass(inside[0]):
-        require(isinstance(value, list), f"{where} should be a list.")
-        return tuple(_value(inside[0], item, where) for item in value)
-    if get_origin(hint) is Mapping:
-        good = isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-        require(good, f"{where} should be an object of texts.")
-        return value
-    plain = frozen(value)
-    require(fits(plain, hint), f"{where} is {quoted(value)}, which it cannot be.")
-    return (
-        float(plain)
-        if hint is float or (isinstance(hint, UnionType) and float in inside and plain is not None)
-        else plain
-    )
 
 
 # Which direction did a name stand for? Made again from the channels and coordinates that it was stored with.

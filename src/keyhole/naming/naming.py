@@ -12,6 +12,7 @@ same direction, up to its sign. Beside them random directions of the same heads 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,16 +22,17 @@ from keyhole.brief import brief, head_name
 from keyhole.errors import KeyholeError
 from keyhole.naming.corpus.corpus import Source
 from keyhole.naming.corpus.gather import TOKENS, gather
-from keyhole.naming.explain.candidates import Explainer, Name
+from keyhole.naming.explain.candidates import Explainer
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.judge.judge import RULES, Judge
 from keyhole.naming.judge.questions import Asking, QuestionKind
 from keyhole.naming.llm.asking import Price, estimate, with_model
 from keyhole.naming.llm.endpoint import KEYS, Endpoint, Patience
+from keyhole.naming.llm.post import client
 from keyhole.naming.llm.transcript import Talk, open_transcript
 from keyhole.naming.record import Naming, name_signals
 from keyhole.naming.subjects.stored import MOST, What, model_for, random_subjects, read, subjects_of
-from keyhole.naming.subjects.subject import Examples, Shown, Subject
+from keyhole.naming.subjects.subject import Examples, Subject
 from keyhole.progress import Progress, Stage, part_of, quiet, silent
 
 if TYPE_CHECKING:
@@ -203,7 +205,7 @@ def require_namers(namers: Namers) -> None:
         raise KeyholeError("a model is asked at --llm URL by its name, --llm-model NAME: give both.")
     if namers.key and not os.environ.get(namers.key, "").strip():
         raise KeyholeError(f"--llm-key names the variable {namers.key}, which is not set: export it, or leave it out.")
-    _ = namers.endpoint  # refuses a URL that is none
+    _ = namers.endpoint, client()  # refuse a URL that is none, and a missing package
 
 
 def name_by(
@@ -216,7 +218,7 @@ def name_by(
     if not namers.by_model:
         with stage("Naming") as progress:
             return sought.named(questions=namers.asked, progress=progress)
-    once = _remembered(statistics)
+    once = cache(statistics)  # the estimate names, too
 
     def naming(explainer: Explainer, judges: Mapping[QuestionKind, Judge]) -> Naming:
         chosen = explainer if namers.explainer == "llm" else once
@@ -235,16 +237,3 @@ def name_by(
             )
         with stage("Asking") as progress:
             return with_model(talk, naming, progress=progress)
-
-
-def _remembered(explainer: Explainer) -> Explainer:
-    """Each signal once: a model's answers are come to by naming several times."""
-    names: dict[tuple[tuple[Shown, ...], tuple[Shown, ...]], Name] = {}
-
-    def explain(fires: Sequence[Shown], background: Sequence[Shown]) -> Name:
-        key = tuple(fires), tuple(background)
-        if key not in names:
-            names[key] = explainer(fires, background)
-        return names[key]
-
-    return explain

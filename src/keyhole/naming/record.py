@@ -3,8 +3,9 @@
 What came of naming signals? Each name with its evidence and its tests, the shares that pass, and the controls.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, get_args
 from zlib import crc32
 
@@ -25,6 +26,7 @@ from keyhole.naming.judge.judge import (
     Outcome,
     Share,
     Tested,
+    ahead,
     beyond,
     corrected,
     share,
@@ -32,8 +34,8 @@ from keyhole.naming.judge.judge import (
     tested,
     too_few,
 )
-from keyhole.naming.judge.questions import Asking, Halves, Posed, QuestionKind, Span, pose, split
-from keyhole.naming.subjects.subject import NEGATIVES, Examples, Shown, SubjectKind
+from keyhole.naming.judge.questions import Asking, Halves, Posed, Question, QuestionKind, Span, pose, split
+from keyhole.naming.subjects.subject import Examples, Shown, SubjectKind
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -215,6 +217,10 @@ class _Work:
     name: Name
     posed: Mapping[Asked, tuple[Posed, ...]]
 
+    def questions(self, kind: QuestionKind, of: Span) -> tuple[Posed, ...]:
+        """Those that are asked: without a name, only those that need none."""
+        return self.posed[kind, of] if self.name.text is not None or kind in NAMELESS else ()
+
 
 def name_signals(
     examples: Sequence[Examples],
@@ -234,18 +240,20 @@ def name_signals(
     """
     asking = asking or Asking()
     _check(examples, random, judges)
-    total, work = len(examples) + len(random), list[_Work]()
-    for number, one in enumerate((*examples, *random)):
-        work.append(_explained(one, explainer, judges, asking, seed=seed))
-        progress(number + 1, total)
+    work = _explained((*examples, *random), explainer, judges, asking, seed=seed, progress=progress)
     own, others = work[: len(examples)], work[len(examples) :]
+    only: dict[QuestionKind, Judge] = {"detection": judges["detection"]} if controls and "detection" in judges else {}
+    groups = _unlike(own, seed) if only else {}
+    questions = [*_questions(work, judges), *_questions(chain(*groups.values()), only)]
+    for judge in {id(judge): judge for judge, _, _ in questions}.values():
+        ahead(judge, [(text, question) for who, text, question in questions if who is judge])
     nulls = _asked(others, judges)
     return Naming(
         model=model,
         explainer=next((one.name.by for one in own), ""),
         seed=seed,
         signals=_judged(own, _asked(own, judges), nulls),
-        controls=_controls(own, others, nulls, judges, seed=seed) if controls and "detection" in judges else (),
+        controls=_controls(groups, others, nulls, only) if only else (),
     )
 
 
@@ -259,23 +267,41 @@ def _check(examples: Sequence[Examples], random: Sequence[Examples], judges: Map
 
 
 def _explained(
-    examples: Examples, explainer: Explainer, judges: Mapping[QuestionKind, Judge], asking: Asking, *, seed: int
-) -> _Work:
+    every: Sequence[Examples],
+    explainer: Explainer,
+    judges: Mapping[QuestionKind, Judge],
+    asking: Asking,
+    *,
+    seed: int,
+    progress: Progress,
+) -> list[_Work]:
     """Split, explain by the one half, and make questions of the other."""
-    own = crc32(f"{seed} {examples.subject.id}".encode())  # the same whichever signals it is named with
-    halves = Halves(*split(examples.shown, own))
-    fires = [
-        one for one in halves.seen if one.pick == "top" or (one.pick == "decile" and (one.decile or 0) >= asking.high)
-    ]
-    name = explainer(fires, [one for one in halves.seen if one.pick in NEGATIVES])
-    posed = {(kind, of): pose(kind, halves, of, asking, seed=own) for kind in judges for of in get_args(Span)}
-    return _Work(examples, halves, name, posed)
+    salts = [crc32(f"{seed} {one.subject.id}".encode()) for one in every]  # the same whichever it is named with
+    halves = [Halves(*split(one.shown, salt)) for one, salt in zip(every, salts, strict=True)]
+    shown = [(half.fires(asking.high), half.background) for half in halves]
+    ahead(explainer, shown)
+    work = list[_Work]()
+    for one, salt, half, pair in zip(every, salts, halves, shown, strict=True):
+        posed = {(kind, of): pose(kind, half, of, asking, seed=salt) for kind in judges for of in get_args(Span)}
+        work.append(_Work(one, half, explainer(*pair), posed))
+        progress(len(work), len(every))
+    return work
+
+
+def _questions(work: Iterable[_Work], judges: Mapping[QuestionKind, Judge]) -> Iterator[tuple[Judge, str, Question]]:
+    """All that is asked, of whom."""
+    for one, (kind, judge), of in product(work, judges.items(), get_args(Span)):
+        yield from ((judge, one.name.text or "", posed.question) for posed in one.questions(kind, of))
 
 
 def _asked(work: Sequence[_Work], judges: Mapping[QuestionKind, Judge]) -> Tests:
-    """Every kind of question to every signal."""
+    """Every kind of question to every signal, one question at a time."""
     return {
-        (kind, of): [_ask(one.name, one.posed[kind, of], judge, of) for one in work]
+        (kind, of): [
+            tested(posed, [judge(one.name.text or "", asked.question) for asked in posed], of) if posed else None
+            for one in work
+            for posed in [one.questions(kind, of)]
+        ]
         for kind, judge in judges.items()
         for of in get_args(Span)
     }
@@ -290,13 +316,6 @@ def _judged(work: Sequence[_Work], asked: Tests, nulls: Tests) -> tuple[Named, .
     return tuple(_named(one, tuple(own)) for one, own in zip(work, tests, strict=True))
 
 
-def _ask(name: Name, posed: Sequence[Posed], judge: Judge, of: Span) -> Tested | None:
-    """One question at a time; without a name, only those that need none."""
-    if not posed or (name.text is None and posed[0].question.kind not in NAMELESS):
-        return None
-    return tested(posed, [judge(name.text or "", one.question) for one in posed], of)
-
-
 def _named(work: _Work, tests: tuple[Tested, ...]) -> Named:
     subject = work.examples.subject
     top = sorted((one for one in work.halves.seen if one.pick == "top"), key=lambda one: -one.value)
@@ -304,20 +323,22 @@ def _named(work: _Work, tests: tuple[Tested, ...]) -> Named:
     return Named(subject.id, subject.kind, subject.head, about, work.name, tests, tuple(top[:_FEW]))
 
 
+def _unlike(own: Sequence[_Work], seed: int) -> dict[str, list[_Work]]:
+    """The same signals with names that are not theirs: another signal's, and their commonest tokens."""
+    named = [one for one in own if one.name.text is not None]
+    given = shuffled([one.examples.subject.head for one in named], seed)
+    pairs = [(one, named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
+    swapped = [replace(one, name=name) for one, name in pairs if name.text != one.name.text]  # or it would be its own
+    return {SHUFFLED: swapped, ALONE: [replace(one, name=tokens_alone(_top(one), ())) for one in own]}
+
+
 def _controls(
-    own: Sequence[_Work], others: Sequence[_Work], nulls: Tests, judges: Mapping[QuestionKind, Judge], *, seed: int
+    groups: Mapping[str, Sequence[_Work]], others: Sequence[_Work], nulls: Tests, only: Mapping[QuestionKind, Judge]
 ) -> tuple[Share, ...]:
     """What is above chance without being the signal's name, or without there being a signal; and what passes of these.
 
     Random directions are held against one another: each half has its ranks among the other half.
     """
-    only: dict[QuestionKind, Judge] = {"detection": judges["detection"]}
-    named = [one for one in own if one.name.text is not None]
-    given = shuffled([one.examples.subject.head for one in named], seed)
-    pairs = [(one, named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
-    swapped = [replace(one, name=name) for one, name in pairs if name.text != one.name.text]  # or it would be its own
-    alone = [replace(one, name=tokens_alone(_top(one), ())) for one in own]
-    groups = {SHUFFLED: swapped, ALONE: alone}
     found = [
         share(group, [one.outcome() for one in _judged(work, _asked(work, only), {})], RIGHT)
         for group, work in groups.items()

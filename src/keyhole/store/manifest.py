@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.strict import is_index, is_list, parse_json, quoted, require, require_fields
+from keyhole.strict import Index, is_index, parse_json, quoted, read, require
 from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Manifest:
     model: Mapping[str, str]  # name, family, fingerprint
     settings: Mapping[str, Any]  # every one, as plain values
     task: Mapping[str, Any]  # where the prompts are from: a name or a file, seed, choices
-    n: int  # prompts
-    part: int  # prompts per part
+    n: Index  # prompts
+    part: Index  # prompts per part
     prompts: tuple[str, ...]  # a digest of each part's
     labels: tuple[str, ...]  # every label that some prompt has: a column each
-    signals: int | None  # length of the edges' vectors, if these are kept
+    signals: Index | None  # length of the edges' vectors, if these are kept
     versions: Mapping[str, str]
     schema: int = SCHEMA
 
@@ -117,16 +117,11 @@ def manifest_from(text: str) -> Manifest:
     schema = told.get("schema")
     newer = " A newer Keyhole wrote it: update." if is_index(schema) and schema > SCHEMA else ""
     require(schema == SCHEMA, f"its schema is {quoted(schema)}, and this version reads {SCHEMA}.{newer}")
-    require_fields(told, {one.name for one in fields(Manifest)}, "a manifest")
-    for name in ("model", "settings", "task", "versions"):
-        require(isinstance(told[name], dict), f"{name} should be an object.")
-    require(isinstance(told["model"].get("fingerprint"), str), "its model has no fingerprint.")
-    n, part, prompts = told["n"], told["part"], told["prompts"]
-    require(is_index(n) and is_index(part) and part > 0 and is_list(prompts, str), "its prompts are wrong.")
-    require(len(prompts) == -(-n // part), f"{n} prompts in parts of {part} are not {len(prompts)} parts.")
-    require(is_list(told["labels"], str), "labels should be names.")
-    require(told["signals"] is None or is_index(told["signals"]), "signals should be a length.")
-    return Manifest(**{**told, "prompts": tuple(prompts), "labels": tuple(told["labels"])})
+    manifest = read(Manifest, told)
+    require("fingerprint" in manifest.model, "its model has no fingerprint.")
+    n, part, parts = manifest.n, manifest.part, len(manifest.prompts)
+    require(part > 0 and parts == -(-n // part), f"{n} prompts in parts of {part} are not {parts} parts.")
+    return manifest
 
 
 def differences(there: Manifest, here: Manifest) -> list[str]:

@@ -11,23 +11,24 @@ only where a projection is zero to rounding can its sign, and with it what is dr
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from keyhole.brief import Head
+from keyhole.brief import Head, head_name
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 from keyhole.models.stacks import Seen, visit
 from keyhole.models.tokens import Encoded
 from keyhole.naming.corpus.corpus import Ids, Source, chunks
 from keyhole.naming.corpus.kept import ROW, Kept
-from keyhole.naming.corpus.layer import Readers, best_pairs, head_weights, look_at, readers_of, visible
-from keyhole.naming.corpus.picks import Words, picked, rows_of
+from keyhole.naming.corpus.layer import best_pairs, head_weights, look_at, readers_of, visible
+from keyhole.naming.corpus.picks import Showing, Words, picked, rows_of
 from keyhole.naming.corpus.state import Amounts, Batch, State, about, restore, rounded, save, skipped, top_keys
 from keyhole.naming.subjects.subject import Examples, Shown, Subject, require_head
 from keyhole.progress import Progress, silent
@@ -65,12 +66,13 @@ def gather(
     what = {} if place is None else about(model, subjects, amounts, length=length, seed=seed)
     if place is not None and restore(state, what, place):
         source = skipped(source, state, place)
+
+    def see(batch: Batch, layer: int, seen: Seen) -> None:
+        if layer in readers:
+            look_at(state, readers[layer], seen, batch)
+
     written = time.monotonic()
-    for ids in batches_of(model, source, state, tokens):
-        batch = state.start(ids)
-        read_batch(model, readers, state, batch)
-        state.finish(batch)
-        progress(min(state.tokens, tokens), tokens)
+    for _ in reading(model, source, state, tokens, see=see, progress=progress):
         if place is not None and time.monotonic() - written > _EVERY:
             save(state, what, place)
             written = time.monotonic()
@@ -79,10 +81,22 @@ def gather(
     return picked(model, subjects, readers, state)
 
 
-def read_batch(model: "Model", readers: dict[int, Readers], state: State, batch: Batch) -> None:
-    """Run some texts, and let every layer that has subjects be looked at as it happens."""
-    encoded = [Encoded(ids, (), False) for ids in batch.ids]
-    visit(model, encoded, lambda layer, seen: look_at(state, readers[layer], seen, batch) if layer in readers else None)
+def reading(
+    model: "Model",
+    source: Iterator[Ids],
+    state: State,
+    tokens: int,
+    *,
+    see: Callable[[Batch, int, Seen], None],
+    progress: Progress,
+) -> Iterator[None]:
+    """Run texts until so many tokens were read, and let every layer be looked at as it happens."""
+    for ids in batches_of(model, source, state, tokens):
+        batch = state.start(ids)
+        visit(model, [Encoded(one, (), False) for one in ids], partial(see, batch))
+        state.finish(batch)
+        progress(min(state.tokens, tokens), tokens)
+        yield
 
 
 def batches_of(model: "Model", source: Iterator[Ids], state: State, tokens: int) -> Iterator[list[Ids]]:
@@ -137,39 +151,28 @@ def where(
         [found] = gather(model, [what], corpus, amounts=amounts, progress=progress, **options)  # type: ignore[arg-type]
         return Fires(what.id, found.of("top"), found.chunks, found.tokens)
     require_head(model, what)
-    state, kept = State.empty([], Amounts(0, 0, 0, 0), seed), Kept.empty(1, top, ROW | {"text": np.uint64})
-    for ids in batches_of(model, chunks(model, corpus, length=length, seed=seed), state, tokens):
-        batch = state.start(ids)
-        _read(model, what, kept, batch)
-        state.finish(batch, also=kept)
-        progress(min(state.tokens, tokens), tokens)
-    kept.settle()
-    words = Words(model.tokenizer)
-    shown = tuple(
-        Shown(
-            row.chunk, words.of(row.chunk, state.texts[row.chunk]), row.dest, row.src, row.value, row.attention, "top"
-        )
-        for row in rows_of(kept, 0)
-    )
-    return Fires(f"{what[0]}.{what[1]}", shown, state.chunks, state.tokens)
+    state, source = State.empty([], Amounts(0, 0, 0, 0), seed), chunks(model, corpus, length=length, seed=seed)
+    state.top = Kept.empty(1, top, ROW | {"text": np.uint64})
+    for _ in reading(model, source, state, tokens, see=partial(_look_at_head, what, state.top), progress=progress):
+        pass
+    state.let_go()
+    showing = Showing(state.texts, Words(model.tokenizer))
+    showing.fill(rows_of(state.top, 0), "top", top)
+    return Fires(head_name(what), tuple(showing.shown), state.chunks, state.tokens)
 
 
-def _read(model: "Model", head: Head, kept: Kept, batch: Batch) -> None:
+def _look_at_head(head: Head, kept: Kept, batch: Batch, layer: int, seen: Seen) -> None:
     """Keep the best places of one batch."""
-
-    def see(layer: int, seen: Seen) -> None:
-        if layer != head[0]:
-            return
-        sight, weights = visible(seen), head_weights(seen, [head[1]])[:, 0]
-        inside = torch.arange(len(sight), device=sight.device) < batch.lengths.to(sight.device)[:, None]
-        times = (weights * sight.sum(-1)[:, None] * inside[:, :, None]).float()
-        times[..., 0] = 0
-        for best, dest, src in best_pairs(rounded(times)):
-            key = top_keys(best.cpu().numpy(), batch.numbers, dest.cpu().numpy())
-            good = ((best.cpu().numpy() > 0) & (key < kept.worst(np.zeros(len(key), np.int64)))).nonzero()[0]
-            d, s = dest.cpu().numpy()[good], src.cpu().numpy()[good]
-            row = {"chunk": batch.numbers[good], "dest": d, "src": s, "text": batch.prefixes[good, d]}
-            row |= {"value": times.cpu().numpy()[good, d, s], "attention": weights.float().cpu().numpy()[good, d, s]}
-            kept.add(np.zeros(len(good), np.int64), key[good], row)
-
-    visit(model, [Encoded(ids, (), False) for ids in batch.ids], see)
+    if layer != head[0]:
+        return
+    sight, weights = visible(seen), head_weights(seen, [head[1]])[:, 0]
+    inside = torch.arange(len(sight), device=sight.device) < batch.lengths.to(sight.device)[:, None]
+    times = (weights * sight.sum(-1)[:, None] * inside[:, :, None]).float()
+    times[..., 0] = 0
+    for best, dest, src in (tuple(x.cpu().numpy() for x in found) for found in best_pairs(rounded(times))):
+        key = top_keys(best, batch.numbers, dest)
+        good = ((best > 0) & (key < kept.worst(np.zeros(len(key), np.int64)))).nonzero()[0]
+        d, s = dest[good], src[good]
+        row = {"chunk": batch.numbers[good], "dest": d, "src": s, "text": batch.prefixes[good, d]}
+        row |= {"value": times.cpu().numpy()[good, d, s], "attention": weights.float().cpu().numpy()[good, d, s]}
+        kept.add(np.zeros(len(good), np.int64), key[good], row)

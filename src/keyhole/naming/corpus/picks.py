@@ -150,7 +150,7 @@ class Row:
 
 
 @dataclass(eq=False)
-class _Showing:
+class Showing:
     """Examples of one subject as they are picked."""
 
     texts: Mapping[int, Ids]
@@ -201,7 +201,7 @@ def picked(model: Model, subjects: Sequence[Subject], readers: Mapping[int, Read
     same = _same_pairs(model, readers, state, top)
     words, found, amounts = Words(model.tokenizer), [], state.amounts
     for number, subject in enumerate(subjects):
-        showing = _Showing(state.texts, words)
+        showing = Showing(state.texts, words)
         quiet = _quiet(state.top, state.positive, number)
         showing.fill(top[number], "top", amounts.top)
         for decile, which in enumerate(_deciles(state.positive, number)):

@@ -108,8 +108,8 @@ class State:
         """The next texts, numbered."""
         return batch_of(np.arange(self.chunks, self.chunks + len(ids)), ids)
 
-    def finish(self, batch: Batch, also: Kept | None = None) -> None:
-        """Count what was read, and let go of texts that nobody speaks of: no table of this state, nor another one."""
+    def finish(self, batch: Batch) -> None:
+        """Count what was read, and let go of texts that no table speaks of."""
         self.chunks += len(batch.ids)
         self.tokens += batch.tokens
         self.corpus = told(self.corpus, batch.ids)
@@ -119,13 +119,13 @@ class State:
             new = zip((uniform(keys) * 2**52).astype(np.int64).tolist(), batch.numbers.tolist(), strict=True)
             self.pool = sorted([*self.pool, *new])[:POOL]
         if len(self.texts) > self._room:
-            self.let_go(also)
+            self.let_go()
             self._room = max(_FEW_TEXTS, 2 * len(self.texts))
 
-    def let_go(self, also: Kept | None = None) -> None:
+    def let_go(self) -> None:
         """Keep only texts that are in a table or in the pool."""
         used = {chunk for _, chunk in self.pool}
-        for table in [*self.tables.values(), *([] if also is None else [also])]:
+        for table in self.tables.values():
             table.settle()
             used |= set(np.unique(table.columns["chunk"][table.key != NEVER]).tolist())
         self.texts = {chunk: ids for chunk, ids in self.texts.items() if chunk in used}

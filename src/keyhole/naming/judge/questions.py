@@ -18,7 +18,7 @@ from math import ceil, inf
 from typing import Literal
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.subjects.subject import HARD, Pick, Shown
+from keyhole.naming.subjects.subject import HARD, NEGATIVES, Pick, Shown
 
 QuestionKind = Literal["detection", "fuzzing", "intruder", "examples"]
 Span = Literal["top", "all"]  # positives: top and high deciles, or all deciles alike
@@ -119,6 +119,17 @@ class Halves:
     seen: tuple[Shown, ...]
     held: tuple[Shown, ...]
 
+    def fires(self, high: int) -> tuple[Shown, ...]:
+        """What an explainer is shown: top examples, and those of deciles from `high` on."""
+        return tuple(
+            one for one in self.seen if one.pick == "top" or (one.pick == "decile" and (one.decile or 0) >= high)
+        )
+
+    @property
+    def background(self) -> tuple[Shown, ...]:
+        """Where it does not fire, of what an explainer is shown."""
+        return tuple(one for one in self.seen if one.pick in NEGATIVES)
+
 
 def pose(kind: QuestionKind, halves: Halves, of: Span, asking: Asking, *, seed: int = 0) -> tuple[Posed, ...]:
     """The questions of one kind about one signal; none where examples are lacking."""
@@ -186,7 +197,7 @@ def _without(shown: Sequence[Shown], texts: set[tuple[str, ...]]) -> list[Shown]
 def positives(shown: Sequence[Shown], of: Span, high: int, rng: random.Random) -> list[Shown]:
     """Examples that fire, one of each text, in any order: top and high deciles; or all deciles in turn."""
     if of == "top":
-        found = [one for one in shown if one.pick == "top" or (one.decile is not None and one.decile >= high)]
+        found = [one for one in shown if one.pick == "top" or (one.decile is not None and (one.decile or 0) >= high)]
         return _one_of_each_text(found, rng)
     tenths: dict[int, list[Shown]] = {}
     for one in _one_of_each_text([one for one in shown if one.decile is not None and one.pick == "decile"], rng):

@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -86,14 +85,22 @@ SRC: ...
 {LABEL} ..."""
 
 
-def llm_explainer(talk: Talk) -> Explainer:
+def llm_explainer(talk: Talk, progress: Progress = silent) -> Explainer:
     """An explainer that asks a model."""
-    return partial(_explain, talk=talk)
+    return _Explainer(talk, progress)
 
 
-def _explain(fires: Sequence[Shown], background: Sequence[Shown], *, talk: Talk) -> Name:
-    text = read_name(send(talk, explain_request(talk, fires, background))) if fires else None
-    return Name(text, talk.endpoint.model)
+@dataclass(frozen=True)
+class _Explainer:
+    talk: Talk
+    progress: Progress
+
+    def ahead(self, questions: Sequence[tuple[Sequence[Shown], Sequence[Shown]]]) -> None:
+        send_all(self.talk, [explain_request(self.talk, *one) for one in questions if one[0]], progress=self.progress)
+
+    def __call__(self, fires: Sequence[Shown], background: Sequence[Shown]) -> Name:
+        text = read_name(send(self.talk, explain_request(self.talk, fires, background))) if fires else None
+        return Name(text, self.talk.endpoint.model)
 
 
 def explain_request(talk: Talk, fires: Sequence[Shown], background: Sequence[Shown]) -> Request:
@@ -166,13 +173,21 @@ _WANT: dict[QuestionKind, str] = {
 }
 
 
-def llm_judges(talk: Talk) -> dict[QuestionKind, Judge]:
+def llm_judges(talk: Talk, progress: Progress = silent) -> dict[QuestionKind, Judge]:
     """Who answers which kind of question: a model."""
-    return dict.fromkeys(_ABOUT, partial(_judge, talk=talk))
+    return dict.fromkeys(_ABOUT, _Judge(talk, progress))
 
 
-def _judge(text: str, question: Question, *, talk: Talk) -> Answer:
-    return read_answer(send(talk, judge_request(talk, text, question)), question)
+@dataclass(frozen=True)
+class _Judge:
+    talk: Talk
+    progress: Progress
+
+    def ahead(self, questions: Sequence[tuple[str, Question]]) -> None:
+        send_all(self.talk, [judge_request(self.talk, *one) for one in questions], progress=self.progress)
+
+    def __call__(self, text: str, question: Question) -> Answer:
+        return read_answer(send(self.talk, judge_request(self.talk, text, question)), question)
 
 
 def judge_request(talk: Talk, text: str, question: Question) -> Request:
@@ -205,22 +220,18 @@ def read_answer(reply: Reply, question: Question) -> Answer:
     return Answer(word[1].lower() == "yes", chance(reply.likely, "yes", "no"))
 
 
-# How are thousands of questions asked at once, by code that asks one at a time? It is run as often as it needs.
+# What does it cost to name and judge with a model, and how is it done? In two phases: names, then all questions.
 #
 #     with open_transcript("names.jsonl") as transcript:
 #         talk = Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript)
 #         naming = lambda explainer, judges: name_signals(examples, explainer, judges)
 #         print(estimate(talk, naming))
 #         print(with_model(talk, naming))
-#
-# A run is given an explainer and judges that look answers up in the transcript and note what is not there. What was
-# noted is asked together, and the next run goes further: first the names, then the questions about them, then the
-# result. Running costs nothing beside asking. The result is the last run's, all of whose answers are the model's own.
 
 T = TypeVar("T")
 Naming = Callable[[Explainer, Mapping[QuestionKind, Judge]], T]  # whatever is done with an explainer and judges
 
-# stands for a name that is not known yet; as long as one
+# stands for a name that is not known yet, in an estimate; as long as one
 _PENDING = "(pending) dest is a word of some kind, and src is another one that stands in some relation to it, number"
 
 
@@ -254,10 +265,9 @@ class Cost:
 
 @dataclass
 class _Notes:
-    """What a run asked for that the transcript does not have."""
+    """What would be asked that the transcript does not have; of names that are not known, the questions, too."""
 
     talk: Talk
-    guess: bool  # of names that are not known yet, note the questions, too
     wanted: dict[str, Request] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: int = 0
@@ -269,11 +279,8 @@ class _Notes:
         return Name(f"{_PENDING} {self.names}", self.talk.endpoint.model)
 
     def judge(self, text: str, question: Question) -> Answer:
-        if text.startswith(_PENDING) and not self.guess:
-            return Answer()
-        request = judge_request(self.talk, text, question)
-        reply = self.talk.known(request) if self.has(request) else None
-        return Answer() if reply is None else read_answer(reply, question)
+        self.has(judge_request(self.talk, text, question))
+        return Answer()
 
     def has(self, request: Request) -> bool:
         if self.talk.known(request) is not None:
@@ -282,14 +289,11 @@ class _Notes:
         self.wanted[request.digest] = request
         return False
 
-    def run(self, naming: Naming[T]) -> T:
-        return naming(self.explain, dict.fromkeys(llm_judges(self.talk), self.judge))
-
 
 def estimate(talk: Talk, naming: Naming[object], price: Price | None = None) -> Cost:
     """What it would cost to go on from the transcript; nothing is asked. Unknown names are guessed to be long."""
-    notes = _Notes(talk, guess=True)
-    notes.run(naming)
+    notes = _Notes(talk)
+    naming(notes.explain, dict.fromkeys(_ABOUT, notes.judge))
     wanted = notes.wanted.values()
     into, out = sum(one.tokens for one in wanted), sum(one.max_tokens for one in wanted)
     money = None if price is None else (into * price.tokens_in + out * price.tokens_out) / 1e6
@@ -298,9 +302,4 @@ def estimate(talk: Talk, naming: Naming[object], price: Price | None = None) -> 
 
 def with_model(talk: Talk, naming: Naming[T], *, progress: Progress = silent) -> T:
     """The result with the model's answers, asking for those that the transcript does not have."""
-    while True:
-        notes = _Notes(talk, guess=False)
-        result = notes.run(naming)
-        if not notes.wanted:
-            return result
-        send_all(talk, list(notes.wanted.values()), progress=progress)
+    return naming(llm_explainer(talk, progress), llm_judges(talk, progress))

@@ -13,22 +13,22 @@ anything else                the user must do something: an error
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.message import Message
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPMessage
+from functools import cache
 from socket import gaierror
-from typing import IO, Any
-from urllib import request as urllib_request
-from urllib.error import HTTPError, URLError
+from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
 from keyhole.naming.llm.endpoint import Endpoint, Reply, Request, StoppedError, key
 from keyhole.naming.llm.transcript import Talk
 from keyhole.progress import Progress, duration, silent
+
+if TYPE_CHECKING:
+    import httpx
 
 _MOST = 8_000_000  # bytes of an answer
 _AGAIN = (408, 409, 425, 429)
@@ -43,19 +43,13 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Garbled:
-    """An answer that is no JSON: perhaps paid for, and worth another try."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Again:
-    """Nothing came, and it may later."""
+    """No answer came, and one may later."""
 
     why: str
     after: float | None = None  # seconds, if the server says
     busy: bool = False  # for everybody who asks, not for this request alone
+    garbled: str | None = None  # an answer that is no JSON: perhaps paid for, and worth another try
 
 
 @dataclass(frozen=True)
@@ -63,97 +57,77 @@ class NoLogprobs:
     """The endpoint takes no log-probabilities."""
 
 
-Outcome = Answered | Garbled | Again | NoLogprobs
+Outcome = Answered | Again | NoLogprobs
 
 
-class _Stay(urllib_request.HTTPRedirectHandler):
-    """A key is not carried elsewhere."""
-
-    def redirect_request(
-        self, req: urllib_request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        return None
-
-
-_opener = urllib_request.build_opener(_Stay)
+@cache
+def client() -> "httpx.Client":
+    """Of all requests, in any thread. It follows no redirect, so that a key is not carried elsewhere."""
+    try:
+        import httpx
+    except ImportError as error:
+        raise KeyholeError("asking a model needs one more package: pip install 'keyhole[naming]'.") from error
+    return httpx.Client(headers={"User-Agent": "keyhole", "Content-Type": "application/json"})
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
     """Send it once; raises KeyholeError where trying again would not help."""
-    secret, limit = key(endpoint.keys), endpoint.patience.timeout
-    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "keyhole"}
-    if secret is not None:
-        headers["Authorization"] = f"Bearer {secret}"
-    request = urllib_request.Request(endpoint.url, json.dumps(body).encode(), headers, method="POST")
-    deadline = time.monotonic() + limit
+    sender, secret, limit = client(), key(endpoint.keys), endpoint.patience.timeout
+    from httpx import ConnectError, ConnectTimeout, RequestError, TimeoutException
+
+    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    deadline, content = time.monotonic() + limit, b""
     try:
-        with _opener.open(request, timeout=limit) as response:
-            return _read(_received(response, deadline))
-    except HTTPError as error:
-        with error:
-            try:
-                said = _received(error, deadline).decode(errors="replace")
-            except (OSError, HTTPException):
-                said = ""
-        return _refused(error, endpoint, body, said=said, secret=secret)
-    except TimeoutError:
-        return Again(f"no answer within {limit:g} s")
-    except URLError as error:
-        reason = error.reason
-        if isinstance(reason, TimeoutError):
-            return Again(f"no connection within {limit:g} s")
-        if isinstance(reason, gaierror):
+        options: Any = {"content": json.dumps(body), "headers": headers, "timeout": limit}
+        with sender.stream("POST", endpoint.url, **options) as response:
+            for part in response.iter_bytes():
+                content += part
+                if time.monotonic() > deadline or len(content) > _MOST:  # one that drips is as good as none
+                    return Again(f"no whole answer within {limit:g} s and {_MOST:,} bytes")
+    except TimeoutException as error:
+        return Again(f"no {'connection' if isinstance(error, ConnectTimeout) else 'answer'} within {limit:g} s")
+    except ConnectError as error:
+        if _caused_by(error, gaierror):
             raise KeyholeError(
                 f"{endpoint.base_url} is at no known host: check the base URL and the network."
             ) from None
-        return Again(f"no connection ({getattr(reason, 'strerror', None) or reason})")
-    except (OSError, HTTPException) as error:
-        return Again(f"the connection broke ({getattr(error, 'strerror', None) or type(error).__name__})")
-
-
-def _received(response: Any, deadline: float) -> bytes:
-    """All of it, or TimeoutError: a server that drips is as good as none."""
-    parts, size = list[bytes](), 0
-    while part := response.read1(65536):
-        parts.append(part)
-        size += len(part)
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        if size > _MOST:
-            raise HTTPException
-    promised = response.headers.get("Content-Length")
-    if promised is not None and promised.isdigit() and size < int(promised):
-        raise HTTPException  # read1 does not tell that the server died halfway
-    return b"".join(parts)
-
-
-def _read(content: bytes) -> Outcome:
+        return Again(f"no connection ({str(error).partition('] ')[2] or error})")
+    except RequestError as error:
+        return Again(f"the connection broke ({type(error).__name__})")
+    if response.status_code != 200:
+        return _refused(response, endpoint, body, said=content.decode(errors="replace"), secret=secret)
     try:
         return Answered(json.loads(content.decode(), parse_constant=lambda _: None))
     except (ValueError, RecursionError):
-        return Garbled(content.decode(errors="replace"))
+        return Again("an answer that is no JSON", garbled=content.decode(errors="replace"))
 
 
-def _refused(error: HTTPError, endpoint: Endpoint, body: dict[str, Any], *, said: str, secret: str | None) -> Outcome:
+def _caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    return error is not None and (isinstance(error, kind) or _caused_by(error.__cause__ or error.__context__, kind))
+
+
+def _refused(
+    answer: "httpx.Response", endpoint: Endpoint, body: dict[str, Any], *, said: str, secret: str | None
+) -> Outcome:
     """What a status other than 200 means."""
-    told, kind = _told(said, secret)
+    status, (told, kind) = answer.status_code, _told(said, secret)
     about = f" It says: {told}" if told else ""
     if kind == "insufficient_quota":
         raise KeyholeError(f"{endpoint.base_url} has no more credit for this key: top it up, and go on.{about}")
-    if error.code in (400, 422, 500, 501) and "logprobs" in body and "logprob" in said.lower():
+    if status in (400, 422, 500, 501) and "logprobs" in body and "logprob" in said.lower():
         return NoLogprobs()
-    if error.code in _AGAIN or error.code >= 500:
-        return Again(f"status {error.code}.{about}".rstrip("."), _seconds(error.headers), busy=error.code == 429)
-    if error.code == 400 and kind == "content_filter":
+    if status in _AGAIN or status >= 500:
+        return Again(f"status {status}.{about}".rstrip("."), _seconds(answer.headers), busy=status == 429)
+    if status == 400 and kind == "content_filter":
         return Answered({"choices": [{"message": {"refusal": told}, "finish_reason": "content_filter"}]})
-    if error.code in (401, 403):
+    if status in (401, 403):
         what = "refuses the key" if secret else "needs a key"
         raise KeyholeError(f"{endpoint.base_url} {what}: set {endpoint.keys[0]} in the environment.{about}")
-    if error.code == 404:
+    if status == 404:
         what = f"knows no model {endpoint.model!r}, or is no base URL: it should end before /chat/completions"
         raise KeyholeError(f"{endpoint.base_url} {what}.{about}")
-    what = "sends elsewhere" if 300 <= error.code < 400 else "does not take the request"
-    raise KeyholeError(f"{endpoint.base_url} {what} (status {error.code}): check base URL and model.{about}")
+    what = "sends elsewhere" if 300 <= status < 400 else "does not take the request"
+    raise KeyholeError(f"{endpoint.base_url} {what} (status {status}): check base URL and model.{about}")
 
 
 def _told(said: str, secret: str | None) -> tuple[str, str | None]:
@@ -173,7 +147,7 @@ def _told(said: str, secret: str | None) -> tuple[str, str | None]:
     return (line if len(line) <= _SHORT else line[:_SHORT] + "..."), kind if isinstance(kind, str) else None
 
 
-def _seconds(headers: Message) -> float | None:
+def _seconds(headers: Mapping[str, str]) -> float | None:
     """How long the server asks to wait: a number of seconds, or a date."""
     asked = headers.get("Retry-After", "").strip()
     try:
@@ -210,10 +184,7 @@ def send(talk: Talk, request: Request) -> Reply:
             continue
         if isinstance(outcome, Answered):
             return _keep(talk, request, outcome.answer, sent=body, began=began, tries=tried)
-        if isinstance(outcome, Garbled):
-            garbled, why = outcome.text, "an answer that is no JSON"
-        else:
-            why = outcome.why
+        why, garbled = outcome.why, garbled if outcome.garbled is None else outcome.garbled
         if tried < patience.tries:
             _pause(talk, outcome, tried)
     if garbled is not None:  # told as what it is, and not paid for again
@@ -227,15 +198,15 @@ def _keep(talk: Talk, request: Request, answer: Any, *, sent: dict[str, Any], be
     return talk.transcript.add(request, answer, sent=sent, endpoint=place, seconds=seconds, tries=tries)
 
 
-def _pause(talk: Talk, outcome: Again | Garbled, tried: int) -> None:
+def _pause(talk: Talk, outcome: Again, tried: int) -> None:
     """Until the server says, or twice as long as before; by chance a quarter more or less, so that threads part."""
-    patience, after = talk.endpoint.patience, outcome.after if isinstance(outcome, Again) else None
+    patience, after = talk.endpoint.patience, outcome.after
     if after is not None and after > patience.longest:
         told = f"{talk.endpoint.base_url} asks to wait for {duration(after)}"
         raise KeyholeError(f"{told}: go on then, what was answered is kept in {talk.transcript.path}.")
     grown = min(patience.longest, patience.wait * 2 ** (tried - 1)) * random.uniform(0.75, 1.25)
     seconds = grown if after is None else after
-    if isinstance(outcome, Again) and outcome.busy:
+    if outcome.busy:
         talk.gate.close(seconds)
     talk.gate.wait(seconds)
 

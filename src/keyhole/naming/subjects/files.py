@@ -6,7 +6,7 @@ Which signals has a circuit? One subject for every edge into a head, with what i
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,7 @@ from keyhole.intervene.cuts import fresh_run
 from keyhole.models.numbers import exact_matmul, require_same_weights
 from keyhole.naming.subjects.subject import Subject, SubjectKind, opposite, paired, require_head, rotates
 from keyhole.qk.omega import Basis, omega
-from keyhole.strict import is_index, is_number, parse_json, quoted, read_text, require, require_fields
+from keyhole.strict import Index, parse_json, read, read_text, require
 from keyhole.tracing.writers import read_of
 
 if TYPE_CHECKING:
@@ -187,7 +187,23 @@ def require_fixed(model: "Model", head: Head, frame: Frame, what: str) -> None:
 # How are features kept, to be named or looked for later? Their directions and whose they are, as one document.
 
 SCHEMA = 1
-_FIELDS = ("id", "kind", "head", "query", "key", "query_offset", "key_offset", "about")
+
+
+class _Record(TypedDict):
+    id: str
+    kind: SubjectKind
+    head: tuple[Index, Index]
+    query: tuple[float, ...]
+    key: tuple[float, ...]
+    query_offset: float
+    key_offset: float
+    about: Mapping[str, str]
+
+
+class _Document(TypedDict):
+    schema: int
+    model: Mapping[str, str]
+    subjects: tuple[_Record, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,20 +235,15 @@ def save_subjects(subjects: Sequence[Subject], model: "Model", path: str | Path)
 def load_subjects(path: str | Path) -> StoredSubjects:
     """Read them; anything damaged, foreign or of another schema is refused with the reason."""
     try:
-        document = parse_json(read_text(path))
-        require_fields(document, ("schema", "model", "subjects"), "the document")
-        require(
-            document["schema"] == SCHEMA,
-            f"its schema is {quoted(document['schema'])}, and this version reads {SCHEMA}.",
-        )
-        require_fields(document["model"], ("name", "fingerprint"), "the model")
-        require(all(isinstance(one, str) for one in document["model"].values()), "the model's name is no text.")
-        require(isinstance(document["subjects"], list) and bool(document["subjects"]), "it has no features.")
-        found = tuple(_read_subject(one) for one in document["subjects"])
+        document = read(_Document, parse_json(read_text(path)))
+        require(document["schema"] == SCHEMA, f"its schema is {document['schema']}, and {SCHEMA} is read here.")
+        model, found = document["model"], tuple(_subject(one) for one in document["subjects"])
+        require(model.keys() == {"name", "fingerprint"}, "the model should have exactly a name and a fingerprint.")
+        require(bool(found), "it has no features.")
         require(len({one.id for one in found}) == len(found), "two features have the same id.")
     except KeyholeError as error:
         raise KeyholeError(f"{path} holds no features that can be read: {error}") from error
-    return StoredSubjects(document["model"], found)
+    return StoredSubjects(model, found)
 
 
 def holds_subjects(path: str | Path) -> bool:
@@ -245,23 +256,11 @@ def holds_subjects(path: str | Path) -> bool:
 
 
 def _plain(one: Subject) -> dict[str, Any]:
-    sides = {"query": one.query.tolist(), "key": one.key.tolist()}
-    offsets = {"query_offset": one.query_offset, "key_offset": one.key_offset}
-    return {"id": one.id, "kind": one.kind, "head": list(one.head), **sides, **offsets, "about": dict(one.about)}
+    plain = {name: getattr(one, name) for name in _Record.__annotations__}
+    return plain | {"query": one.query.tolist(), "key": one.key.tolist(), "about": dict(one.about)}
 
 
-def _read_subject(record: Any) -> Subject:
-    require_fields(record, _FIELDS, "a feature")
-    head, about = record["head"], record["about"]
-    require(isinstance(record["id"], str) and record["kind"] in get_args(SubjectKind), "a feature has no id or kind.")
-    require(isinstance(head, list) and len(head) == 2 and all(map(is_index, head)), "a feature's head is none.")
-    require(isinstance(about, dict) and all(isinstance(x, str) for x in about.values()), "what it is about is no text.")
-    require(is_number(record["query_offset"]) and is_number(record["key_offset"]), "an offset is no number.")
-    offsets = float(record["query_offset"]), float(record["key_offset"])
-    query, key = _direction(record["query"]), _direction(record["key"])
-    return Subject(record["id"], record["kind"], (head[0], head[1]), query, key, *offsets, about)
-
-
-def _direction(values: Any) -> Tensor:
-    require(isinstance(values, list) and bool(values) and all(map(is_number, values)), "a direction is no numbers.")
-    return torch.tensor([float(value) for value in values])
+def _subject(record: _Record) -> Subject:
+    require(bool(record["query"] and record["key"]), f"the feature {record['id']} has a direction without numbers.")
+    values: dict[str, Any] = {**record}
+    return Subject(**values | {side: torch.tensor(values[side]) for side in ("query", "key")})
