@@ -51,9 +51,7 @@ from keyhole.qk.omega import Basis
 from keyhole.store.engines import EngineName
 from keyhole.store.settings import Wrong
 from keyhole.studies.comparison.compare import compare as comparison_compare
-from keyhole.studies.curves import settings as curve_settings
 from keyhole.studies.curves.curves import curves as measure_curves
-from keyhole.studies.curves.settings import CurveSettings
 from keyhole.studies.directions.directions import shared as compare_heads
 from keyhole.studies.families.distances import Granularity
 from keyhole.studies.families.families import families as find_families
@@ -99,7 +97,6 @@ SAME = [
     (bulk, store.Ray, {"workers", "address"}),
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store"}),
-    (curves, CurveSettings, {field.name for field in fields(CurveSettings)}),
     (basis_command, basis_study, {"task", "prompts", "edges", "draws", "seed"}),
     (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
@@ -193,11 +190,6 @@ def test_choices_are_the_librarys() -> None:
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
         "Granularity": get_args(Granularity),
-        "CurveBaseline": get_args(curve_settings.Baseline),
-        "TokensChoice": get_args(curve_settings.Tokens),
-        "Ranking": get_args(curve_settings.Ranking),
-        "Per": get_args(curve_settings.Per),
-        "EdgeMethod": get_args(curve_settings.EdgeMethod),
         "ExplainerName": get_args(ExplainerName),
         "JudgeName": get_args(JudgeName),
         "Dtype": get_args(Dtype),

@@ -51,13 +51,6 @@ Constants = Literal["baseline", "causes"]
 Wrong = Literal["keep", "skip"]
 EngineName = Literal["local", "ray"]
 Granularity = Literal["heads", "edges", "channels"]
-CurveBaseline = Literal["mean", "counterfactual", "resting", "zero"]
-TokensChoice = Literal["dropped", "kept"]
-Ranking = Literal["signed", "absolute"]
-Per = Literal["task", "prompt"]
-EdgeMethod = Literal[
-    "accpp", "heads", "svt", "share", "sufficient", "gradients", "integrated", "eap-ig-inputs", "gim", "random"
-]
 ExplainerName = Literal["statistics", "llm"]
 JudgeName = Literal["rule", "llm"]
 
