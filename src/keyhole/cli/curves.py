@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LONG = 20.0  # seconds: shorter work is not announced
 
 
-@from_records
+@from_records()
 def curves(
     store: StoreArgument,
     *,

@@ -1,12 +1,12 @@
 """How do records of settings become options? One per field: a command has a parameter of the record's type instead."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -17,21 +17,25 @@ from keyhole.strict import quoted
 _TYPED = (str, int, float, bool, Path)  # that the command line reads by itself
 _KIND = inspect.Parameter.KEYWORD_ONLY  # as typer calls: a record may then stand anywhere among the parameters
 Reader = Callable[[Any], Any]
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def from_records(command: Callable[..., None] | None = None, **readers: Reader) -> Any:
+def from_records(**readers: Reader) -> Callable[[Command], Command]:
     """A command whose parameters that are records are options, one per field, in their place; it gets the records.
 
     A field of a type that the command line does not know has a reader, under its name: a function of the text, or of
-    the list of texts, that the option takes.
+    the list of texts, that the option takes. A parameter with a field's name gets what was typed.
     """
-    if command is None:
-        return lambda given: from_records(given, **readers)
+    return lambda command: _adapted(command, readers)
+
+
+def _adapted(command: Any, readers: Mapping[str, Reader]) -> Any:
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    reading, parameters = dict[str, Reader](), list[inspect.Parameter]()
+    named = {choice.name for record in records.values() for choice in choices_of(record)}
+    reading, parameters, typed_too = dict[str, Reader](), list[inspect.Parameter](), named & set(hints)
     for name, parameter in inspect.signature(command).parameters.items():
-        if name not in records:
+        if name not in (*records, *typed_too):
             parameters.append(parameter.replace(annotation=hints[name], kind=_KIND))
         for choice in choices_of(records[name]) if name in records else ():
             typed, reading[choice.name] = _typed(choice, readers.get(choice.name))
@@ -39,12 +43,12 @@ def from_records(command: Callable[..., None] | None = None, **readers: Reader) 
 
     @wraps(command)
     def call(**given: Any) -> None:
-        for name, record in records.items():
-            named = {choice.name: given.pop(choice.name) for choice in choices_of(record)}
-            given[name] = record(
-                **{key: None if value is None else reading[key](value) for key, value in named.items()}
-            )
-        command(**given)
+        values = {name: None if given[name] is None else reading[name](given[name]) for name in named}
+        made = {
+            name: record(**{choice.name: values[choice.name] for choice in choices_of(record)})
+            for name, record in records.items()
+        }
+        command(**{name: value for name, value in given.items() if name not in named or name in typed_too}, **made)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -20,7 +20,6 @@ from keyhole.cli.options import (
     ModelOption,
     PromptArgument,
     RevisionOption,
-    SinksOption,
     SrcOption,
     load_model,
     read_head,
@@ -29,6 +28,7 @@ from keyhole.cli.options import (
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
+from keyhole.settings.tracing import Sinks
 
 if TYPE_CHECKING:
     from keyhole.qk.controls import Rotation
@@ -81,7 +81,9 @@ def heads(
         float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
-    sinks: SinksOption = "collapse",
+    sinks: Annotated[
+        Sinks, typer.Option(help="Attention to the first token: keep, mark, or collapse (count only).")
+    ] = "collapse",
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,

@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from keyhole import show
+from keyhole.brief import Head, head_named
 from keyhole.errors import KeyholeError
+from keyhole.settings.tracing import KEYS, TAU, Keys, Start, SvtSettings, Tau, TraceSettings
 from keyhole.strict import parse_json, quoted
 
 if TYPE_CHECKING:
-    from keyhole.brief import Head
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.tracing.firing import Tau
-    from keyhole.tracing.settings import Start
-    from keyhole.tracing.trace import MethodOption
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
+Traced = TypeVar("Traced", bound=TraceSettings)
 Basis = Literal["linear", "homogeneous"]
-Keys = Literal["all", "source"]
-Sinks = Literal["keep", "mark", "collapse"]
-Method = Literal["accpp", "svt"]
-SvtChannels = Literal["singular", "all"]
-ThroughWhat = Literal["heads", "mlps"]
-SeedRule = Literal["prob", "linear"]
 Mode = Literal["exact", "local", "chain", "global"]
 CutMode = Literal["exact", "local", "global"]
 BoxFeature = Literal["order", "lexical", "reflexive", "both"]
@@ -47,8 +41,6 @@ Reduction = Literal["sum", "mean"]
 QueryMode = Literal["last", "indep"]
 Paper = Literal["svf", "svt", "cc", "talk"]
 CacheAction = Literal["clear"]
-Constants = Literal["baseline", "causes"]
-Wrong = Literal["keep", "skip"]
 EngineName = Literal["local", "ray"]
 Granularity = Literal["heads", "edges", "channels"]
 ExplainerName = Literal["statistics", "llm"]
@@ -58,7 +50,6 @@ JudgeName = Literal["rule", "llm"]
 # Options that commands share, and how their texts become models, runs and places.
 
 _DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
-ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
@@ -80,45 +71,8 @@ DestOption = Annotated[str, typer.Option(help="The attending token: a position o
 SrcOption = Annotated[
     str | None, typer.Option(help="The attended token: a position or its text. Default: the most attended one.")
 ]
-SinksOption = Annotated[
-    Sinks,
-    typer.Option(
-        help="Attention to the first token: keep, mark, or collapse (heads: count only; trace: do not explain).",
-        rich_help_panel=ACCPP,
-    ),
-]
-TauOption = Annotated[
-    str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.", rich_help_panel=ACCPP)
-]
-KeysOption = Annotated[
-    Keys,
-    typer.Option(help="What a src-side removal touches: all keys, or the source alone.", rich_help_panel=ACCPP),
-]
-MethodChoice = Annotated[
-    Method, typer.Option(help="accpp: signals found by removal. svt: singular vector tracing, of 2024; heads alone.")
-]
-ThresholdOption = Annotated[float, typer.Option(help="Attention weight from which a head fires.", rich_help_panel=SVT)]
-ShareOption = Annotated[
-    float,
-    typer.Option(
-        help="Follow the heads that make up this share of all contributions to a firing.", rich_help_panel=SVT
-    ),
-]
-SvtChannelsOption = Annotated[
-    SvtChannels,
-    typer.Option(
-        help="Contributions through the channels that make up a firing's score, or through all.", rich_help_panel=SVT
-    ),
-]
-StartOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="L.H[:DEST:SRC]",
-        help="Begin with this firing, not with the answer; a head alone: from the last token to the one it attends to "
-        "most, the first aside. Repeatable.",
-        rich_help_panel=SVT,
-    ),
-]
+TauOption = Annotated[str, typer.Option(help=TAU)]
+KeysOption = Annotated[Keys, typer.Option(help=KEYS)]
 BosOption = Annotated[
     bool | None,
     typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
@@ -191,12 +145,15 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
 
 def read_head(text: str, option: str = "--head") -> "Head":
     """A head such as 3.1."""
-    from keyhole.brief import head_named
-
     head = head_named(text)
     if head is None:
         raise KeyholeError(f"{option} takes a layer and a head such as 3.1, not {quoted(text)}.")
     return head
+
+
+def read_heads(texts: list[str]) -> tuple[Head, ...]:
+    """Every --head."""
+    return tuple(read_head(text) for text in texts)
 
 
 def read_place(run: Run | None, text: str | None) -> int | str | None:
@@ -233,20 +190,20 @@ def read_start(text: str, run: Run | None = None) -> Start:
     return (*read_head(head, "--start"), dest, src)
 
 
-def read_method(
-    method: Method, *, start: list[str] | None, threshold: float, share: float, channels: SvtChannels
-) -> MethodOption:
-    """--method with what is told of svt, which accpp would not heed."""
-    from keyhole.tracing.settings import SvtSettings
+def read_starts(texts: list[str]) -> list[Start] | None:
+    """Every --start; None: there is none."""
+    return [read_start(text) for text in texts] or None
 
-    settings = SvtSettings(threshold, share, channels, [read_start(text) for text in start] if start else None)
-    if method == "svt":
-        return settings
-    if settings != SvtSettings():
+
+def with_svt(settings: Traced, svt: SvtSettings) -> Traced:
+    """--method with what was typed for svt, which accpp would not heed."""
+    if settings.method == "svt":
+        return replace(settings, method=svt)
+    if svt != SvtSettings():
         raise KeyholeError(
             "--start, --threshold, --share and --channels are of --method svt: add it or leave them out."
         )
-    return method
+    return settings
 
 
 def read_kinds(text: str) -> list[str]:

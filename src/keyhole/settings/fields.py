@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.errors import KeyholeError
 
 Value = TypeVar("Value")
 Record = TypeVar("Record")
@@ -52,9 +52,11 @@ class Choice:
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
     def require(self, value: Any) -> None:
-        """Refuse a word that it does not take, and a number out of its bounds."""
-        if len(self.kinds) == 1 and self.words and not (self.optional and value is None):
-            require_choice(self.name, value, self.kinds[0])
+        """Refuse what is none of its words, where it takes words, and a number out of its bounds."""
+        others = tuple(get_origin(kind) or kind for kind in self.kinds if get_origin(kind) is not Literal)
+        fits = value in self.words or isinstance(value, others) or (float in others and isinstance(value, int))
+        if self.words and not fits and not (self.optional and value is None):
+            raise KeyholeError(f"{self.name} is one of {', '.join(map(str, self.words))}, not {value!r}.")
         if isinstance(value, int | float):
             least, most = self.about.get("least"), self.about.get("most")
             if (least is not None and not value >= least) or (most is not None and not value <= most):
