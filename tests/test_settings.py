@@ -10,15 +10,21 @@ from typer.testing import CliRunner
 
 from keyhole import KeyholeError
 from keyhole.cli.app import app
+from keyhole.cli.bulk import StoreModel
 from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Baseline, Measuring
+from keyhole.cli.name import NamedModel
+from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
 from keyhole.settings.measuring import PairSettings
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
 from keyhole.studies.curves.settings import CurveSettings
 
-RECORDS = [CurveSettings, TraceSettings, Through, SvtSettings, Tracing, Baseline, Measuring, PairSettings]
+RECORDS = [  # that commands take their options from
+    *(ModelOptions, CircuitModel, StoreModel, NamedModel, PromptOptions, Baseline, Measuring),
+    *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings),
+]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,14 +18,9 @@ from keyhole import show
 from keyhole.cli.from_record import from_records
 from keyhole.cli.house import ChoicesOption
 from keyhole.cli.options import (
-    DeviceOption,
-    Dtype,
-    DtypeOption,
     EngineName,
     JsonOption,
-    ModelOption,
-    RevisionOption,
-    load_model,
+    ModelOptions,
     read_choices,
     read_starts,
     with_svt,
@@ -34,6 +29,7 @@ from keyhole.cli.options import (
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 from keyhole.progress import duration
+from keyhole.settings.fields import option
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import SvtSettings
 from keyhole.stats import cell_text
@@ -54,7 +50,7 @@ def bulk(
         str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file.")
     ],
     *,
-    model: ModelOption = None,
+    source: ModelOptions,
     n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
     out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
@@ -68,9 +64,6 @@ def bulk(
     part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
     choices: ChoicesOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Trace many prompts, and keep their circuits in a store that any table tool reads.
@@ -99,7 +92,7 @@ def bulk(
     from keyhole.store.driver import estimate as estimate_all
 
     by, tracing = _engine(engine, workers, address), with_svt(tracing, svt)
-    loaded = load_model(model, revision, dtype, device)
+    loaded = source.load()
     asked: dict[str, Any] = {
         "n": n,
         "seed": seed,
@@ -167,9 +160,6 @@ def _tell(store: Store, seconds: float, *, json: bool) -> None:
 # What commands on stores share: the store, its model, the seed, and where the answer goes.
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store that `keyhole bulk` made.")]
-StoreModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Where the store's model is. Default: the place it was loaded from.")
-]
 OutOption = Annotated[
     list[Path] | None,
     typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
@@ -183,13 +173,20 @@ def require_places(out: list[Path] | None) -> list[Path]:
     return [require_file(path, _WRITTEN) for path in out or []]
 
 
-def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
-    """The model that made a store, checked by its weights."""
-    from keyhole.models.organism import source_named
-    from keyhole.store.model import model_of
+@dataclass(frozen=True)
+class StoreModel(ModelOptions):
+    """The model that made a store."""
 
-    source = source_named(store.manifest.model.get("name")) if given is None else given
-    return model_of(store, load_model(source, revision, dtype, device))
+    model: str | None = option(
+        None, "Where the store's model is. Default: the place it was loaded from.", names=("--model", "-m")
+    )
+
+    def load_of(self, store: Store) -> Model:
+        """Load it; it is checked by its weights."""
+        from keyhole.models.organism import source_named
+        from keyhole.store.model import model_of
+
+        return model_of(store, self.load(self.model or source_named(store.manifest.model.get("name"))))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> None:

@@ -14,16 +14,11 @@ from keyhole.cli import prompt_text
 from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Measuring, measure, search
 from keyhole.cli.options import (
-    BosOption,
     DestOption,
-    DeviceOption,
-    DtypeOption,
-    IdsOption,
     JsonOption,
     KeysOption,
-    ModelOption,
     PromptArgument,
-    RevisionOption,
+    PromptOptions,
     SrcOption,
     TauOption,
     read_head,
@@ -31,7 +26,6 @@ from keyhole.cli.options import (
     read_start,
     read_starts,
     read_tau,
-    run_prompt,
     with_svt,
     write_each,
 )
@@ -44,6 +38,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.answers import Target
 
 
+@from_records()
 def explain(
     prompt: PromptArgument = None,
     head: Annotated[str | None, typer.Option(help="Layer and head, such as 3.6.")] = None,
@@ -53,15 +48,11 @@ def explain(
     pos: Annotated[str, typer.Option(help="Where the MLP writes: a position or the text of one token.")] = "-1",
     answer: Annotated[list[str] | None, typer.Option("--for", help="The answer whose logit it raises.")] = None,
     against: Annotated[list[str] | None, typer.Option(help="The other answer.")] = None,
-    model: ModelOption = None,
+    *,
+    source: PromptOptions,
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
     why_not: Annotated[bool, typer.Option("--why-not", help="What keeps the head from attending to --src?")] = False,
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which signals cause one attention weight? Or: which writers made an MLP write towards an answer?
@@ -88,7 +79,7 @@ def explain(
             "--dest, --src, --tau, --keys and --why-not belong to --head, --pos, --for and --against to --mlp: leave "
             "the others out."
         )
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    run = source.run(prompt)
     if mlp is not None:
         _explain_mlp(run, mlp, pos, answer, against, json=json)
         return
@@ -141,7 +132,7 @@ def trace(
     against_id: Annotated[list[int] | None, typer.Option(help="The other answer as a token id.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Trace the likeliest tokens that make up this share.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Trace the k likeliest tokens.")] = None,
-    model: ModelOption = None,
+    source: PromptOptions,
     settings: TraceSettings,
     seed_tau: Annotated[float, typer.Option(help="Share of the answer's log-likelihood that seeds must carry.")] = 0.8,
     mlps: Through,
@@ -163,11 +154,6 @@ def trace(
         Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
     ] = None,
     all_names: Annotated[bool, typer.Option("--all-names", help="Those that did not pass, too.")] = False,
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which circuit is behind an answer?
@@ -214,7 +200,7 @@ def trace(
     measuring.require(story=story, tracing=not usual)
     baseline = measuring.options()
     known = names_of_edges.read(names, all_names, json=json)
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    run = source.run(prompt)
     if known is not None:
         names_of_edges.require(known, run)
     for place in start or []:

@@ -15,18 +15,14 @@ from keyhole.cli.bulk import (
     OutOption,
     SeedOption,
     StoreArgument,
-    StoreModelOption,
+    StoreModel,
     answer,
     require_places,
-    stored_model,
     table,
 )
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
-    DeviceOption,
-    DtypeOption,
     JsonOption,
-    RevisionOption,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import writable_folder
@@ -45,7 +41,7 @@ _LONG = 20.0  # seconds: shorter work is not announced
 def curves(
     store: StoreArgument,
     *,
-    model: StoreModelOption = None,
+    source: StoreModel,
     settings: CurveSettings,
     files: Annotated[
         list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB to compare; repeatable.")
@@ -61,9 +57,6 @@ def curves(
         ),
     ] = None,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
@@ -102,7 +95,7 @@ def curves(
         raise KeyholeError("--split compares groups of prompts by one method: leave out --file and --save-scores.")
     given = [read_mib(path) for path in files or []]
     opened = open_store(store)
-    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    loaded = source.load_of(opened)
     if split:
         with show.progress_bar("Cutting edges") as progress:
             compared = compare(opened, split, loaded, settings, announce=_announce, progress=progress)
@@ -140,17 +133,16 @@ def _show_splits(result: Splits) -> None:
 # The command that asks again: how much of a circuit stays when something small changes?
 
 
+@from_records()
 def stability(
     store: StoreArgument,
-    model: StoreModelOption = None,
+    *,
+    source: StoreModel,
     prompts: Annotated[int, typer.Option(min=2, help="How many prompts, from all over the store.")] = 32,
     roles: Annotated[bool, typer.Option("--roles", help="Tell terms apart by the roles of their tokens, too.")] = False,
     other: Annotated[Path | None, typer.Option(help="A store of another task of the same model, for a floor.")] = None,
     seed: SeedOption = 0,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """How much of a circuit stays in half precision, or with another tau, wording or name?
@@ -171,7 +163,7 @@ def stability(
         from keyhole.store.store import open_store
         from keyhole.studies.stability.stability import stability as measure
     opened, beside = open_store(store), None if other is None else open_store(other)
-    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    loaded = source.load_of(opened)
     with show.progress_bar("Asking again") as progress:
         found = measure(opened, loaded, prompts=prompts, roles=roles, other=beside, seed=seed, progress=progress)
     answer(found, places, lambda: _tell(found), json=json)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -17,6 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from keyhole import show
 from keyhole.brief import Head, head_named
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import option
+from keyhole.settings.stores import BOS
 from keyhole.settings.tracing import KEYS, TAU, Keys, Start, SvtSettings, Tau, TraceSettings
 from keyhole.strict import parse_json, quoted
 
@@ -50,22 +52,15 @@ JudgeName = Literal["rule", "llm"]
 # Options that commands share, and how their texts become models, runs and places.
 
 _DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
+DTYPE = (
+    "Numbers to compute with; auto: as the weights are stored. Many models are refused in float16 and bfloat16, which "
+    "round too coarsely."
+)
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
 ]
-CircuitModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the circuit's own model."),
-]
-RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
-DtypeOption = Annotated[
-    Dtype,
-    typer.Option(
-        help="Numbers to compute with; auto: as the weights are stored. Many models are refused in float16 and "
-        "bfloat16, which round too coarsely."
-    ),
-]
+DtypeOption = Annotated[Dtype, typer.Option(help=DTYPE)]
 DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
 DestOption = Annotated[str, typer.Option(help="The attending token: a position or its text.")]
 SrcOption = Annotated[
@@ -73,46 +68,65 @@ SrcOption = Annotated[
 ]
 TauOption = Annotated[str, typer.Option(help=TAU)]
 KeysOption = Annotated[Keys, typer.Option(help=KEYS)]
-BosOption = Annotated[
-    bool | None,
-    typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
-]
-IdsOption = Annotated[str | None, typer.Option("--token-ids", help="The prompt as token ids, such as 8,10,84.")]
+BosOption = Annotated[bool | None, typer.Option("--bos/--no-bos", help=BOS)]
 FiguresOption = Annotated[str, typer.Option(help="Write pictures as these: png, svg, pdf; for example svg,pdf.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
 
 
-def load_model(source: str | None, revision: str | None, dtype: Dtype, device: str | None) -> Model:
-    """Load what --model names."""
-    with show.progress("Importing torch and transformers"):
-        import torch
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded."""
 
-        from keyhole.models.load import load
-    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
-        return load(source, revision=revision, dtype=kind, device=device)
+    model: str | None = option(
+        None, "Hub name, model folder or .gguf file. Without it: the built-in organism.", names=("--model", "-m")
+    )
+    revision: str | None = option(None, "Revision of a hub model, for checkpoint studies.")
+    dtype: Dtype = option("float32", DTYPE)
+    device: str | None = option(None, "Where to put the model, for example cuda.")
+
+    def load(self, name: str | None = None) -> Model:
+        """Load what --model names, or the model of this name."""
+        source = self.model if name is None else name
+        with show.progress("Importing torch and transformers"):
+            import torch
+
+            from keyhole.models.load import load
+        dtype = "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
+        with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
+            return load(source, revision=self.revision, dtype=dtype, device=self.device)
 
 
-def run_prompt(
-    prompt: str | None,
-    token_ids: str | None,
-    bos: bool | None,
-    where: tuple[str | None, str | None, Dtype, str | None],
-) -> Run:
-    """Load the model that `where` names (as `load_model` takes it) and run the prompt, or the ids of --token-ids."""
-    if (prompt is None) == (token_ids is None):
-        raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
-    asked = prompt if prompt is not None else read_ids(token_ids or "")
-    model = load_model(*where)
-    with show.progress("Running the prompt"):
-        run = model.run(asked, bos=bos)
-    if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
-        show.note(
-            "the prompt ends in a space, which is a token of its own here: most models were not trained to go on from "
-            "there. Leave it out unless you mean it."
-        )
-    return run
+@dataclass(frozen=True)
+class CircuitModel(ModelOptions):
+    """The model of a circuit file."""
+
+    model: str | None = option(
+        None, "Hub name, model folder or .gguf file. Without it: the circuit's own model.", names=("--model", "-m")
+    )
+
+
+@dataclass(frozen=True)
+class PromptOptions(ModelOptions):
+    """Which model runs a prompt, and how the prompt becomes tokens."""
+
+    token_ids: str | None = option(None, "The prompt as token ids, such as 8,10,84.")
+    bos: bool | None = option(None, BOS)
+
+    def run(self, prompt: str | None) -> Run:
+        """Load the model and run the prompt, or the ids of --token-ids."""
+        if (prompt is None) == (self.token_ids is None):
+            raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
+        asked = prompt if prompt is not None else read_ids(self.token_ids or "")
+        model = self.load()
+        with show.progress("Running the prompt"):
+            run = model.run(asked, bos=self.bos)
+        if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
+            show.note(
+                "the prompt ends in a space, which is a token of its own here: most models were not trained to go on "
+                "from there. Leave it out unless you mean it."
+            )
+        return run
 
 
 def read_ids(text: str) -> list[int]:

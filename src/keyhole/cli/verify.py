@@ -15,13 +15,9 @@ from keyhole.cli.bulk import OutOption, answer, require_places, table
 from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Baseline
 from keyhole.cli.options import (
-    CircuitModelOption,
-    DeviceOption,
-    DtypeOption,
+    CircuitModel,
     JsonOption,
     Mode,
-    RevisionOption,
-    load_model,
     read_heads,
 )
 from keyhole.settings.measuring import PairSettings
@@ -33,9 +29,11 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 
+@from_records()
 def verify(
     file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
-    model: CircuitModelOption = None,
+    *,
+    source: CircuitModel,
     mode: Annotated[
         Mode,
         typer.Option(help="Edit scores and what MLPs read, one head, MLPs and one reader, or all that follows."),
@@ -47,9 +45,6 @@ def verify(
     backups: Annotated[
         bool, typer.Option("--backups", help="Also remove each head with its backups: see keyhole backups.")
     ] = False,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Is a circuit as predicted, and does the answer need it? Each part is removed in the model's own pass.
@@ -79,7 +74,7 @@ def verify(
     from keyhole.faithfulness.verification import verify as verify_circuit
 
     circuit = load_circuit(file)
-    loaded = load_model(model_named(circuit, model), revision, dtype, device)
+    loaded = source.load(model_named(circuit, source.model))
     with show.paced_bar("Verifying", every=15.0) as progress:
         result = verify_circuit(
             circuit,
@@ -141,13 +136,10 @@ def model_named(circuit: Circuit, given: str | None) -> str | None:
 def backups(
     file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
     *,
-    model: CircuitModelOption = None,
+    source: CircuitModel,
     settings: PairSettings,
     baseline: Baseline,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which heads take over when another is removed? Heads are removed in pairs, compared with random pairs.
@@ -171,7 +163,7 @@ def backups(
     from keyhole.circuits.files import load_circuit
 
     circuit = load_circuit(file)
-    loaded = load_model(model_named(circuit, model), revision, dtype, device)
+    loaded = source.load(model_named(circuit, source.model))
     from keyhole.faithfulness.backups import backups as measure
 
     with show.paced_bar("Removing pairs", every=15.0) as progress:

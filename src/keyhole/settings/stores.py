@@ -10,6 +10,7 @@ from keyhole.settings.tracing import ACCPP, TAU, Probability, SeedRule, TraceSet
 
 Wrong = Literal["keep", "skip"]
 FixedTau = Literal["dynamic"] | float
+BOS = "Put a beginning-of-sequence token first (default: the tokenizer's habit)."
 MOST = 32  # prompts that a prompt is measured against
 
 
@@ -28,7 +29,7 @@ class Tracing(TraceSettings):
     )
     tau: FixedTau = option("dynamic", TAU, panel=ACCPP)
     wrong: Wrong = option("keep", "Prompts that the model gets wrong: trace them, or skip them.")
-    bos: bool | None = option(None, "Put a beginning-of-sequence token first (default: the tokenizer's habit).")
+    bos: bool | None = option(None, BOS)
     batch: int = option(32, "Prompts traced together, within a part; memory grows.", least=1)
     threads: int = option(1, "Of each worker.", least=1)
     signals: bool = option(False, "Keep the vector of every signal, too.")
