@@ -239,9 +239,9 @@ def _jaccard(a: set, b: set) -> float:
 def changes(model: Model, examples: Sequence[Example]) -> list[Variation]:
     """The library's, where tokens stay in their places, and some settings more."""
     usually = [one for one in usual(model, examples) if one.name not in ("nothing: traced again", "another wording")]
-    taus = [Variation(f"tau {tau}", options=lambda told, tau=tau: {**told, "tau": tau}) for tau in (0.1, 0.3)]
+    taus = [Variation(f"tau {tau}", settings=lambda how, tau=tau: replace(how, tau=tau)) for tau in (0.1, 0.3)]
     epses = [
-        Variation(f"eps {eps}", options=lambda told, eps=eps: {**told, "through": Through(eps=eps)})
+        Variation(f"eps {eps}", settings=lambda how, eps=eps: replace(how, through=Through(eps=eps)))
         for eps in (0.02, 0.005)
     ]
     return [*usually, *taus, *epses]

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -27,7 +26,7 @@ from keyhole.cli.app import (
 )
 from keyhole.cli.models import basis as basis_command
 from keyhole.cli.name import name as name_command
-from keyhole.faithfulness import PairSettings, effects, sufficient
+from keyhole.faithfulness import effects, sufficient
 from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import sums
 from keyhole.features.contrast import sums as frames
@@ -49,11 +48,8 @@ from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.store.engines import EngineName
-from keyhole.store.settings import Wrong
 from keyhole.studies.comparison.compare import compare as comparison_compare
-from keyhole.studies.curves import settings as curve_settings
 from keyhole.studies.curves.curves import curves as measure_curves
-from keyhole.studies.curves.settings import CurveSettings
 from keyhole.studies.directions.directions import shared as compare_heads
 from keyhole.studies.families.distances import Granularity
 from keyhole.studies.families.families import families as find_families
@@ -62,14 +58,10 @@ from keyhole.studies.stability.stability import stability as measure_stability
 from keyhole.tasks import examples
 from keyhole.tasks.things import BOXES_WORDINGS, LISTS_WORDINGS
 from keyhole.tracing.answers import Likeliest
-from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing
-from keyhole.tracing.mlp_causes import Constants
-from keyhole.tracing.mlp_directions import Through
 from keyhole.tracing.seeds import Probability
-from keyhole.tracing.settings import ChannelChoice, Seeds, Sinks, SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.trace import Method, ThroughOption, trace, trace_many
+from keyhole.tracing.trace import trace, trace_many
 from keyhole.tracing.why import explain, signal_vector
 from keyhole_papers.catalogue import Paper
 from keyhole_papers.command import reproduce as reproduce_command
@@ -81,26 +73,20 @@ SAME = [
     (look.channels, Run.channels, {"dest", "src", "basis"}),
     (circuits.explain, explain, {"dest", "src", "tau", "keys"}),
     (circuits.explain, Run.explain, {"dest", "src", "tau", "keys"}),
-    (circuits.trace, trace_many, {"against", "seeds", "tau", "keys", "sinks", "through"}),
-    (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks", "through"}),
+    (circuits.trace, trace_many, {"against"}),
+    (circuits.trace, trace, {"target", "against"}),
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
-    (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
+    (circuits.trace, Run.trace, {"target", "against"}),
     (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, Circuit.effects, {"like", "counterfactual", "text"}),
     (backups, Circuit.backups, {"like", "counterfactual"}),
-    (backups, PairSettings, {"first", "draws", "seed"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
-    (circuits.trace, Through, {"cover", "eps", "constants"}),
-    (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),
     (bulk, store.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
     (bulk, store.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
-    (bulk, store.Tracing, {field.name for field in fields(store.Tracing)}),
-    (bulk, SvtSettings, {field.name for field in fields(SvtSettings)}),
     (bulk, store.Ray, {"workers", "address"}),
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store"}),
-    (curves, CurveSettings, {field.name for field in fields(CurveSettings)}),
     (basis_command, basis_study, {"task", "prompts", "edges", "draws", "seed"}),
     (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
@@ -156,7 +142,7 @@ def test_a_method_has_the_signature_of_its_function() -> None:
     """Names, order, kinds, defaults; what a method adds is told."""
     for method, function, more in [
         (Run.explain, explain, {}),
-        (Run.trace, trace, {"method": "accpp"}),
+        (Run.trace, trace, {}),
         (Run.firings, find_firings, {}),
         (Run.channels, channels, {}),
         (Circuit.verify, verify, {}),
@@ -174,10 +160,6 @@ def test_choices_are_the_librarys() -> None:
     settings = get_type_hints(SVFSettings)
     for name, of_library in {
         "Basis": get_args(Basis),
-        "Keys": get_args(Keys),
-        "ThroughWhat": get_args(get_args(ThroughOption)[0]),
-        "Sinks": get_args(Sinks),
-        "SeedRule": get_args(get_args(Seeds)[0]),
         "Mode": get_args(Mode),
         "CutMode": get_args(CutMode),
         "Frame": get_args(frames.Frame),
@@ -188,17 +170,8 @@ def test_choices_are_the_librarys() -> None:
         "Paper": get_args(Paper),
         "Reduction": get_args(settings["recon_reduction"]),
         "QueryMode": get_args(settings["query_mode"]),
-        "Method": get_args(Method),
-        "SvtChannels": get_args(ChannelChoice),
-        "Constants": get_args(Constants),
-        "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
         "Granularity": get_args(Granularity),
-        "CurveBaseline": get_args(curve_settings.Baseline),
-        "TokensChoice": get_args(curve_settings.Tokens),
-        "Ranking": get_args(curve_settings.Ranking),
-        "Per": get_args(curve_settings.Per),
-        "EdgeMethod": get_args(curve_settings.EdgeMethod),
         "ExplainerName": get_args(ExplainerName),
         "JudgeName": get_args(JudgeName),
         "Dtype": get_args(Dtype),

@@ -14,6 +14,7 @@ import keyhole
 from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.models.tokens import one_token_words
+from keyhole.settings.tracing import Probability, Through, TraceSettings
 from keyhole.studies.stability.stability import (
     Asked,
     Stability,
@@ -28,18 +29,16 @@ from keyhole.studies.stability.stability import (
 from keyhole.studies.stability.variations import (
     Refused,
     Variation,
-    options_of,
     renamed,
     retrace,
     reworded,
     rounded,
     scaled_tau,
+    settings_of,
     usual,
 )
 from keyhole.tasks import greater_than, ioi, published_ioi
 from keyhole.tasks.words import NAMES
-from keyhole.tracing.mlp_directions import Through
-from keyhole.tracing.seeds import Probability
 
 
 @pytest.fixture(scope="module")
@@ -147,33 +146,34 @@ def test_usual_changes_fit_the_task(organism: Model) -> None:
 
 
 def test_tau_is_scaled() -> None:
-    tau = scaled_tau({}, 2.0)["tau"]
+    tau = scaled_tau(TraceSettings(), 2.0).tau
     assert callable(tau) and tau(24) == pytest.approx(0.2) and tau(3) == 0.99
-    assert scaled_tau({"tau": 0.3}, 0.5)["tau"] == 0.15 and scaled_tau({"tau": 0.7}, 2)["tau"] == 0.99
+    assert scaled_tau(TraceSettings(tau=0.3), 0.5).tau == 0.15
+    assert scaled_tau(TraceSettings(tau=0.7), 2).tau == 0.99
     with pytest.raises(KeyholeError, match="function"):
-        scaled_tau({"tau": tau}, 2)
+        scaled_tau(TraceSettings(tau=tau), 2)
 
 
 def test_a_store_is_traced_again_as_it_was(
     store: keyhole.store.Store, organism: Model, tmp_path: Path, asked: list[Asked]
 ) -> None:
-    assert options_of(store)["through"] == Through() and options_of(store)["seeds"] is None
+    assert settings_of(store).through == Through() and settings_of(store).seeds is None
     settings = keyhole.store.Tracing(through="heads", seeds=Probability(0.6), tau=0.3)
     other = keyhole.bulk(ioi(2), organism, out=tmp_path / "x.store", tracing=settings)
-    told = options_of(other)
-    assert (told["through"], told["seeds"], told["tau"]) == ("heads", Probability(0.6), 0.3)
-    kept, refused = varied(organism, asked, Variation("nothing"), options_of(store))
+    told = settings_of(other)
+    assert (told.through, told.seeds, told.tau) == ("heads", Probability(0.6), 0.3)
+    kept, refused = varied(organism, asked, Variation("nothing"), settings_of(store))
     assert refused == {} and all(in_common(kept)[name] == (1.0,) * 3 for name in ("heads", "edges", "channels"))
 
 
 def test_what_cannot_be_compared_says_why(organism: Model, asked: list[Asked]) -> None:
     right, unknown = asked[0][0], replace(asked[1][0], text="Xylophones zoom")
     wrong = replace(right, answer=right.against[0], answers=right.against, against=(right.answer,))
-    found = retrace(organism, [right, unknown, wrong], {"through": "heads"})
+    found = retrace(organism, [right, unknown, wrong], TraceSettings(through="heads"))
     assert isinstance(found[0], Circuit) and all(isinstance(one, Refused) for one in found[1:])
     assert found[2] == Refused("the model answers otherwise") and "Xylophones" in found[1].reason
     change = Variation("never", example=lambda example: None)
-    assert varied(organism, asked, change, {}) == ([], {"it does not fit": 3})
+    assert varied(organism, asked, change, TraceSettings()) == ([], {"it does not fit": 3})
 
 
 # -- a whole study ---------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_a_study_of_a_store(store: keyhole.store.Store, organism: Model, tmp_pat
     rng = random.Random(0)
     changes = [
         Variation("nothing"),
-        Variation("double tau", options=lambda told: scaled_tau(told, 2.0)),
+        Variation("double tau", settings=lambda how: scaled_tau(how, 2.0)),
         Variation("another giver", example=lambda example: renamed(example, "S", names, rng)),
         Variation("never", example=lambda example: None),
     ]

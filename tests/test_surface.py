@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import unquote, urlparse
 
 import numpy as np
@@ -23,6 +23,7 @@ from keyhole.circuits import from_json
 from keyhole.circuits.text import node_label
 from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
+from keyhole.settings.tracing import TraceOptions
 from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
@@ -60,7 +61,8 @@ def test_signatures_are_explicit_and_short(name: str) -> None:
         for function in _functions(getattr(package, public)):
             parameters = inspect.signature(function).parameters.values()
             assert len([p for p in parameters if p.name not in ("self", "cls")]) <= 10, function
-            assert all(p.kind is not p.VAR_KEYWORD for p in parameters), function
+            # keywords beyond those are fields of a record of settings, each with its type
+            assert all(p.kind is not p.VAR_KEYWORD or p.annotation == Unpack[TraceOptions] for p in parameters)
             assert all(p.annotation is not p.empty for p in parameters if p.name not in ("self", "cls")), function
             seen += 1
     assert seen
@@ -199,7 +201,9 @@ def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None
 def test_help_explains_every_parameter(function: Callable[..., object]) -> None:
     written = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     explained = re.findall(r"^    (\w+): \S+ \S+", written, re.MULTILINE)
-    assert explained == [name for name in inspect.signature(function).parameters if name != "self"]
+    parameters = [parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"]
+    fields = list(TraceOptions.__annotations__)  # that are given as keywords
+    assert explained == [name for p in parameters for name in (fields if p.kind is p.VAR_KEYWORD else [p.name])]
 
 
 def test_dir_shows_the_api_and_nothing_else() -> None:

@@ -20,7 +20,7 @@ from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.tracing.answers import Likeliest
 from keyhole.tracing.settings import SvtSettings
-from keyhole.tracing.svt import contributions, significant, trace_svt
+from keyhole.tracing.svt import contributions, places_of, significant, trace_svt
 from keyhole.tracing.trace import trace
 
 Array = np.ndarray
@@ -420,7 +420,7 @@ def test_a_head_alone_begins_where_it_attends_most(organism: Model) -> None:
     resting = next(
         (layer, head) for layer in range(4) for head in range(8) if run.attention(layer)[head, -1].argmax() == 0
     )  # a head that attends to the first token most: the next is meant
-    (place,) = SvtSettings(start=[resting]).places(run, len(run) - 1)
+    (place,) = places_of(run, SvtSettings(start=[resting]), len(run) - 1)
     weights = run.attention(resting[0])[resting[1], -1]
     assert place[3] == int(weights[1:].argmax()) + 1
     early = trace_svt(run, end="gave", settings=SvtSettings(threshold=0.3, start=[(1, 7)]))

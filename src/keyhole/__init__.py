@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from keyhole.naming.naming import name as name
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
+    from keyhole.settings.tracing import Probability as Probability
+    from keyhole.settings.tracing import SvtSettings as SvtSettings
+    from keyhole.settings.tracing import Through as Through
     from keyhole.store.driver import bulk as bulk
     from keyhole.store.store import open_store as open_store
     from keyhole.studies.comparison.compare import compare as compare
@@ -31,9 +34,6 @@ if TYPE_CHECKING:
     from keyhole.tracing.exactness import check as check
     from keyhole.tracing.firing import Firing as Firing
     from keyhole.tracing.linear import Probe as Probe
-    from keyhole.tracing.mlp_directions import Through as Through
-    from keyhole.tracing.seeds import Probability as Probability
-    from keyhole.tracing.settings import SvtSettings as SvtSettings
     from keyhole.tracing.trace import trace_many as trace_many
 
 
@@ -71,11 +71,11 @@ _HOMES = {
     "Firings": "keyhole.qk.firings",
     "Likeliest": "keyhole.tracing.answers",
     "Model": "keyhole.models.model",
-    "Probability": "keyhole.tracing.seeds",
+    "Probability": "keyhole.settings.tracing",
     "Probe": "keyhole.tracing.linear",
     "Run": "keyhole.models.run",
-    "SvtSettings": "keyhole.tracing.settings",
-    "Through": "keyhole.tracing.mlp_directions",
+    "SvtSettings": "keyhole.settings.tracing",
+    "Through": "keyhole.settings.tracing",
     "Untraced": "keyhole.tracing.batch",
     "bulk": "keyhole.store.driver",
     "check": "keyhole.tracing.exactness",

@@ -24,7 +24,7 @@ from keyhole.cli.look import channels, check, heads, plot
 from keyhole.cli.models import basis as _basis  # noqa: F401 - registers itself with lab
 from keyhole.cli.models import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.name import name as name_command
-from keyhole.cli.options import Grouped, JsonOption, ModelOption, RevisionOption, Sectioned, load_model
+from keyhole.cli.options import Grouped, JsonOption, ModelOption, ModelOptions, Sectioned
 from keyhole.cli.sinks import shared, sinks
 from keyhole.cli.toys import lab
 from keyhole.cli.verify import backups, verify
@@ -38,7 +38,7 @@ def words(
     pattern: Annotated[str | None, typer.Argument(help="Part of a word, or a pattern such as 'Mar*'.")] = None,
     model: ModelOption = None,
     top: Annotated[int, typer.Option(min=1, help="How many tokens to show.")] = 40,
-    revision: RevisionOption = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Which words does a model know as one token?
@@ -57,7 +57,7 @@ def words(
     from keyhole.models.tokens import tokens_like
     from keyhole.tasks.corpus import words_by_kind
 
-    loaded = load_model(model, revision, "float32", None)
+    loaded = ModelOptions(model, revision).load()
     if pattern is None:
         kinds = words_by_kind(loaded)
         if json:

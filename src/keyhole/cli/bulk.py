@@ -8,45 +8,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
+from keyhole.cli.from_record import from_records
 from keyhole.cli.house import ChoicesOption
-from keyhole.cli.measuring import PANEL, BothSignsOption, LevelOption, SufficientOption
 from keyhole.cli.options import (
-    ACCPP,
-    BosOption,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
     EngineName,
     JsonOption,
-    KeysOption,
-    MethodChoice,
-    ModelOption,
-    RevisionOption,
-    SeedRule,
-    ShareOption,
-    SinksOption,
-    StartOption,
-    SvtChannelsOption,
-    TauOption,
-    ThresholdOption,
-    ThroughWhat,
-    Wrong,
-    load_model,
+    ModelOptions,
     read_choices,
-    read_method,
-    read_tau,
+    read_starts,
+    with_svt,
     write_each,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 from keyhole.progress import duration
+from keyhole.settings.fields import option
+from keyhole.settings.stores import Tracing
+from keyhole.settings.tracing import SvtSettings
 from keyhole.stats import cell_text
 
 if TYPE_CHECKING:
@@ -59,56 +44,26 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("keyhole")
 
 
+@from_records(start=read_starts)
 def bulk(
     what: Annotated[
         str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file.")
     ],
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
     out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
-    method: MethodChoice = "accpp",
-    through: Annotated[
-        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.", rich_help_panel=ACCPP)
-    ] = "mlps",
-    seeds: Annotated[
-        SeedRule | None,
-        typer.Option(help="Default: linear where the prompt has wrong answers or with --method svt, else prob."),
-    ] = None,
-    wrong: Annotated[Wrong, typer.Option(help="Prompts that the model gets wrong: trace them, or skip them.")] = "keep",
-    tau: TauOption = "dynamic",
-    keys: KeysOption = "all",
-    sinks: SinksOption = "keep",
-    start: StartOption = None,
-    threshold: ThresholdOption = 0.5,
-    share: ShareOption = 0.7,
-    channels: SvtChannelsOption = "singular",
-    signals: Annotated[bool, typer.Option("--signals", help="Keep the vector of every signal, too.")] = False,
-    effects: Annotated[
-        bool,
-        typer.Option(
-            "--effects",
-            help="Measure effects, shares and faithfulness against prompts like each: a task's, or others of the file.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False,
-    sufficient: SufficientOption = False,
-    level: LevelOption = 0.9,
-    both_signs: BothSignsOption = False,
+    tracing: Tracing,
+    svt: SvtSettings,
     engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; auto: the one here.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together, within a part; memory grows.")] = 32,
     part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
-    threads: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
     choices: ChoicesOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Trace many prompts, and keep their circuits in a store that any table tool reads.
@@ -135,15 +90,9 @@ def bulk(
         raise KeyholeError("say where the circuits are kept: --out ioi.store; or only --estimate what it would take.")
     from keyhole.store.driver import bulk as trace_all
     from keyhole.store.driver import estimate as estimate_all
-    from keyhole.store.settings import Tracing
 
-    by = _engine(engine, workers, address)
-    options: Any = {"method": read_method(method, start=start, threshold=threshold, share=share, channels=channels)}
-    options |= {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys, "sinks": sinks}
-    options |= {"effects": effects, "sufficient": sufficient, "level": level, "both_signs": both_signs}
-    options |= {"batch": batch, "threads": threads, "bos": bos, "signals": signals}
-    tracing = Tracing(**options)
-    loaded = load_model(model, revision, dtype, device)
+    by, tracing = _engine(engine, workers, address), with_svt(tracing, svt)
+    loaded = source.load()
     asked: dict[str, Any] = {
         "n": n,
         "seed": seed,
@@ -211,9 +160,6 @@ def _tell(store: Store, seconds: float, *, json: bool) -> None:
 # What commands on stores share: the store, its model, the seed, and where the answer goes.
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store that `keyhole bulk` made.")]
-StoreModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Where the store's model is. Default: the place it was loaded from.")
-]
 OutOption = Annotated[
     list[Path] | None,
     typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
@@ -227,13 +173,20 @@ def require_places(out: list[Path] | None) -> list[Path]:
     return [require_file(path, _WRITTEN) for path in out or []]
 
 
-def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
-    """The model that made a store, checked by its weights."""
-    from keyhole.models.organism import source_named
-    from keyhole.store.model import model_of
+@dataclass(frozen=True)
+class StoreModel(ModelOptions):
+    """The model that made a store."""
 
-    source = source_named(store.manifest.model.get("name")) if given is None else given
-    return model_of(store, load_model(source, revision, dtype, device))
+    model: str | None = option(
+        None, "Where the store's model is. Default: the place it was loaded from.", names=("--model", "-m")
+    )
+
+    def load_of(self, store: Store) -> Model:
+        """Load it; it is checked by its weights."""
+        from keyhole.models.organism import source_named
+        from keyhole.store.model import model_of
+
+        return model_of(store, self.load(self.model or source_named(store.manifest.model.get("name"))))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> None:

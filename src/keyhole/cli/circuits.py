@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
-from keyhole.cli import measuring, prompt_text
-from keyhole.cli.measuring import (
-    BothSignsOption,
-    CounterfactualOption,
-    EffectsOption,
-    LevelOption,
-    LikeOption,
-    Measuring,
-    NoFaithfulnessOption,
-    SufficientOption,
-    TextOption,
-    measure,
-    search,
-)
+from keyhole.cli import measuring as names_of_edges
+from keyhole.cli import prompt_text
+from keyhole.cli.from_record import from_records
+from keyhole.cli.measuring import Measuring, measure, search
 from keyhole.cli.options import (
-    ACCPP,
-    BosOption,
-    Constants,
     DestOption,
-    DeviceOption,
-    DtypeOption,
-    IdsOption,
     JsonOption,
     KeysOption,
-    MethodChoice,
-    ModelOption,
     PromptArgument,
-    RevisionOption,
-    SeedRule,
-    ShareOption,
-    SinksOption,
+    PromptOptions,
     SrcOption,
-    StartOption,
-    SvtChannelsOption,
     TauOption,
-    ThresholdOption,
-    ThroughWhat,
     read_head,
-    read_method,
     read_place,
     read_start,
+    read_starts,
     read_tau,
-    run_prompt,
+    with_svt,
     write_each,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
+from keyhole.settings.tracing import Probability, SvtSettings, Through, TraceSettings
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.answers import Target
 
 
+@from_records()
 def explain(
     prompt: PromptArgument = None,
     head: Annotated[str | None, typer.Option(help="Layer and head, such as 3.6.")] = None,
@@ -71,15 +48,11 @@ def explain(
     pos: Annotated[str, typer.Option(help="Where the MLP writes: a position or the text of one token.")] = "-1",
     answer: Annotated[list[str] | None, typer.Option("--for", help="The answer whose logit it raises.")] = None,
     against: Annotated[list[str] | None, typer.Option(help="The other answer.")] = None,
-    model: ModelOption = None,
+    *,
+    source: PromptOptions,
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
     why_not: Annotated[bool, typer.Option("--why-not", help="What keeps the head from attending to --src?")] = False,
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which signals cause one attention weight? Or: which writers made an MLP write towards an answer?
@@ -106,7 +79,7 @@ def explain(
             "--dest, --src, --tau, --keys and --why-not belong to --head, --pos, --for and --against to --mlp: leave "
             "the others out."
         )
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    run = source.run(prompt)
     if mlp is not None:
         _explain_mlp(run, mlp, pos, answer, against, json=json)
         return
@@ -149,56 +122,23 @@ def _explain_mlp(
     )
 
 
+@from_records(start=read_starts)
 def trace(
     prompt: PromptArgument = None,
+    *,
     target: Annotated[list[str] | None, typer.Option(help="The answer; repeat for several.")] = None,
     against: Annotated[list[str] | None, typer.Option(help="The other answer: traces the difference.")] = None,
     target_id: Annotated[list[int] | None, typer.Option(help="The answer as a token id.")] = None,
     against_id: Annotated[list[int] | None, typer.Option(help="The other answer as a token id.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Trace the likeliest tokens that make up this share.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Trace the k likeliest tokens.")] = None,
-    model: ModelOption = None,
-    method: MethodChoice = "accpp",
-    seeds: Annotated[
-        SeedRule | None, typer.Option(help="Default: linear with --against or --method svt, else prob.")
-    ] = None,
-    tau: TauOption = "dynamic",
+    source: PromptOptions,
+    settings: TraceSettings,
     seed_tau: Annotated[float, typer.Option(help="Share of the answer's log-likelihood that seeds must carry.")] = 0.8,
-    keys: KeysOption = "all",
-    sinks: SinksOption = "keep",
-    through: Annotated[
-        ThroughWhat,
-        typer.Option(
-            help="Go on through MLPs to the words (parts below --eps are pruned), or end at MLPs.",
-            rich_help_panel=ACCPP,
-        ),
-    ] = "mlps",
-    cover: Annotated[
-        float, typer.Option(help="Share of an MLP's write that its causes account for.", rich_help_panel=ACCPP)
-    ] = 0.8,
-    eps: Annotated[
-        float, typer.Option(help="Influence below which a node is not explained.", rich_help_panel=ACCPP)
-    ] = 0.01,
-    no_values: Annotated[
-        bool,
-        typer.Option("--no-values", help="Only where heads look, not what they move.", rich_help_panel=ACCPP),
-    ] = False,
-    constants: Annotated[
-        Constants,
-        typer.Option(help="What biases write: a baseline of MLPs, or causes as others.", rich_help_panel=ACCPP),
-    ] = "baseline",
-    start: StartOption = None,
-    threshold: ThresholdOption = 0.5,
-    share: ShareOption = 0.7,
-    channels: SvtChannelsOption = "singular",
-    like: LikeOption = None,
-    counterfactual: CounterfactualOption = None,
-    text: TextOption = None,
-    effects: EffectsOption = False,
-    sufficient: SufficientOption = False,
-    level: LevelOption = 0.9,
-    both_signs: BothSignsOption = False,
-    no_faithfulness: NoFaithfulnessOption = False,
+    mlps: Through,
+    svt: SvtSettings,
+    start: list[str] | None = None,
+    measuring: Measuring,
     out: Annotated[
         list[Path] | None,
         typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
@@ -214,11 +154,6 @@ def trace(
         Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
     ] = None,
     all_names: Annotated[bool, typer.Option("--all-names", help="Those that did not pass, too.")] = False,
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which circuit is behind an answer?
@@ -253,54 +188,41 @@ def trace(
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
-    from keyhole.tracing.seeds import Probability
 
     for path in out or []:
         require_file(path, SUFFIXES)
-    if story and (through, method) != ("mlps", "accpp"):
+    if story and (settings.through, settings.method) != ("mlps", "accpp"):
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     if long and not story:
         raise KeyholeError("--long is of a story: add --story.")
-    asked = Measuring(like, counterfactual, text, effects, sufficient, level, both_signs, not no_faithfulness)
-    by = read_method(method, start=start, threshold=threshold, share=share, channels=channels)
-    further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
-    usual = ("accpp", None, "dynamic", 0.8, "all", "keep", "mlps")
-    asked.require(story=story, tracing=further or (by, seeds, tau, seed_tau, keys, sinks, through) != usual)
-    baseline = asked.baseline()
-    from keyhole.tracing.mlp_directions import Through
-
-    known = measuring.read(names, all_names, json=json)
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    by, further = with_svt(settings, svt), mlps != Through()
+    usual = settings.as_usual() and not further and seed_tau == Probability().tau
+    measuring.require(story=story, tracing=not usual)
+    baseline = measuring.options()
+    known = names_of_edges.read(names, all_names, json=json)
+    run = source.run(prompt)
     if known is not None:
-        measuring.require(known, run)
+        names_of_edges.require(known, run)
     for place in start or []:
         read_start(place, run)  # refuses a number that is also the text of a token
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
-    if further and (through == "heads" or method == "svt"):
+    if further and (settings.through == "heads" or settings.method == "svt"):
         raise KeyholeError(
             "--cover, --eps, --no-values and --constants are of circuits that go through MLPs: leave them out."
         )
     wanted = _asked(targets, top_p, top_k)
-    if sufficient:
-        circuit = search(run, wanted, others, asked, baseline)
+    if measuring.sufficient:
+        circuit = search(run, wanted, others, measuring, baseline)
     else:
-        probability = seeds == "prob" or (seeds is None and not others and method == "accpp")
+        if by.seeds == "prob" or (by.seeds is None and not others and settings.method == "accpp"):
+            by = replace(by, seeds=Probability(seed_tau))
+        by = replace(by, through=mlps) if further else by
         with show.progress_bar("Tracing") as progress:
-            circuit = run.trace(
-                wanted,
-                against=others or None,
-                method=by,
-                seeds=Probability(seed_tau) if probability else seeds,
-                tau=read_tau(tau),
-                keys=keys,
-                sinks=sinks,
-                through=Through(cover, eps, not no_values, constants) if further else through,
-                progress=progress,
-            )
-        circuit = measure(circuit, asked, baseline)
+            circuit = run.trace(wanted, against=others or None, settings=by, progress=progress)
+        circuit = measure(circuit, measuring, baseline)
     prompt_text.doubt(circuit)
-    named = None if known is None else measuring.edges(circuit, known, all_names)
+    named = None if known is None else names_of_edges.edges(circuit, known, all_names)
     told = prompt_text.story(circuit, baseline, json=json, names=named, long=long) if story else None
     if told is None:
         prompt_text.circuit(circuit, json=json, depth=depth, names=named)

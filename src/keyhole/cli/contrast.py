@@ -11,19 +11,16 @@ import typer
 
 from keyhole import show
 from keyhole.cli.discover import FeaturesOption, check_features, require_directions, write_features
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     Balance,
     BoxFeature,
     Centre,
-    DeviceOption,
-    DtypeOption,
     FiguresOption,
     Frame,
     JsonOption,
-    ModelOption,
-    RevisionOption,
+    ModelOptions,
     Wording,
-    load_model,
     read_head,
     read_kinds,
 )
@@ -39,10 +36,12 @@ if TYPE_CHECKING:
 FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")]
 
 
+@from_records()
 def contrast(
     what: Annotated[str, typer.Argument(help="boxes, lists, or a file of samples (JSON Lines).")],
     feature: Annotated[BoxFeature, typer.Option(help="Of boxes; both: order and lexical.")] = "both",
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
     tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
     boxes: Annotated[int, typer.Option(min=2, help="Boxes in a prompt.")] = 9,
@@ -70,9 +69,6 @@ def contrast(
     out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
     figures: FiguresOption = "png",
     umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which query-key feature tells these keys from those, in which heads, and does attention follow it?
@@ -104,7 +100,7 @@ def contrast(
     from keyhole.features.contrast.lists import built_in
     from keyhole.features.contrast.studies import Selection, StudySettings, study
 
-    loaded = load_model(model, revision, dtype, device)
+    loaded = source.load()
     if features is not None:
         require_directions(loaded, (loaded.attention_layers[0], 0), frame)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}

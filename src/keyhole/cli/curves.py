@@ -6,7 +6,7 @@ The command that keeps the best edges and cuts the rest: which method's edges ca
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,26 +15,19 @@ from keyhole.cli.bulk import (
     OutOption,
     SeedOption,
     StoreArgument,
-    StoreModelOption,
+    StoreModel,
     answer,
     require_places,
-    stored_model,
     table,
 )
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
-    CurveBaseline,
-    DeviceOption,
-    DtypeOption,
-    EdgeMethod,
     JsonOption,
-    Per,
-    Ranking,
-    RevisionOption,
-    TokensChoice,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import writable_folder
 from keyhole.progress import duration
+from keyhole.studies.curves.settings import CurveSettings
 
 if TYPE_CHECKING:
     from keyhole.studies.curves.record import Curves
@@ -44,33 +37,12 @@ if TYPE_CHECKING:
 _LONG = 20.0  # seconds: shorter work is not announced
 
 
+@from_records()
 def curves(
     store: StoreArgument,
-    model: StoreModelOption = None,
-    prompts: Annotated[
-        int, typer.Option(min=2, help="Prompts that methods are shown, and as many others to cut edges in.")
-    ] = 32,
-    baseline: Annotated[
-        CurveBaseline,
-        typer.Option(
-            help="What stands in for a cut edge: the mean over prompts of its template and length, the prompt's own "
-            "counterfactual (as MIB does), the resting state, or zero (invalid under a norm)."
-        ),
-    ] = "mean",
-    tokens: Annotated[
-        TokensChoice, typer.Option(help="Whether an edge is one token's (kept) or joins components at all (dropped).")
-    ] = "dropped",
-    ranking: Annotated[Ranking, typer.Option(help="Order of edges: by signed scores or absolute values.")] = "signed",
-    per: Annotated[
-        Per, typer.Option(help="Scores over shown prompts, cut in others (task), or a prompt's own: a fit (prompt).")
-    ] = "task",
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            help="Some of accpp, heads, svt, share, sufficient, gradients, integrated, eap-ig-inputs, gim, random, "
-            "separated by commas. Default: all that the baseline allows."
-        ),
-    ] = None,
+    *,
+    source: StoreModel,
+    settings: CurveSettings,
     files: Annotated[
         list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB to compare; repeatable.")
     ] = None,
@@ -84,12 +56,7 @@ def curves(
             "template, or a label of the store. Repeatable; with one method (share)."
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of random edges, or of random groups with --split.")] = 3,
-    seed: SeedOption = 0,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
@@ -117,29 +84,18 @@ def curves(
 
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
-    chosen, places = _methods(methods), require_places(out)
+    places = require_places(out)
     folder = None if save_scores is None else writable_folder(save_scores)
     with show.progress("Importing torch and transformers"):
         from keyhole.circuits.exports import read_mib
         from keyhole.store.store import open_store
         from keyhole.studies.curves.curves import curves as measure
-        from keyhole.studies.curves.settings import CurveSettings
         from keyhole.studies.curves.splits import splits as compare
-    settings = CurveSettings(
-        methods=chosen,
-        prompts=prompts,
-        baseline=baseline,
-        tokens=tokens,
-        ranking=ranking,
-        per=per,
-        draws=draws,
-        seed=seed,
-    )
     if split and (files or folder is not None):
         raise KeyholeError("--split compares groups of prompts by one method: leave out --file and --save-scores.")
     given = [read_mib(path) for path in files or []]
     opened = open_store(store)
-    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    loaded = source.load_of(opened)
     if split:
         with show.progress_bar("Cutting edges") as progress:
             compared = compare(opened, split, loaded, settings, announce=_announce, progress=progress)
@@ -174,31 +130,19 @@ def _show_splits(result: Splits) -> None:
         show.plain(note)
 
 
-def _methods(text: str | None) -> tuple[EdgeMethod, ...] | None:
-    """Names separated by commas."""
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    known = get_args(EdgeMethod)
-    if unknown := [name for name in names if name not in known]:
-        raise KeyholeError(f"--methods takes some of {', '.join(known)}, separated by commas, not {unknown[0]!r}.")
-    return cast("tuple[EdgeMethod, ...]", tuple(names))
-
-
 # The command that asks again: how much of a circuit stays when something small changes?
 
 
+@from_records()
 def stability(
     store: StoreArgument,
-    model: StoreModelOption = None,
+    *,
+    source: StoreModel,
     prompts: Annotated[int, typer.Option(min=2, help="How many prompts, from all over the store.")] = 32,
     roles: Annotated[bool, typer.Option("--roles", help="Tell terms apart by the roles of their tokens, too.")] = False,
     other: Annotated[Path | None, typer.Option(help="A store of another task of the same model, for a floor.")] = None,
     seed: SeedOption = 0,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """How much of a circuit stays in half precision, or with another tau, wording or name?
@@ -219,7 +163,7 @@ def stability(
         from keyhole.store.store import open_store
         from keyhole.studies.stability.stability import stability as measure
     opened, beside = open_store(store), None if other is None else open_store(other)
-    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    loaded = source.load_of(opened)
     with show.progress_bar("Asking again") as progress:
         found = measure(opened, loaded, prompts=prompts, roles=roles, other=beside, seed=seed, progress=progress)
     answer(found, places, lambda: _tell(found), json=json)

@@ -15,16 +15,13 @@ import typer
 
 from keyhole import show
 from keyhole.brief import Head, model_label
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     BosOption,
-    DeviceOption,
-    DtypeOption,
     Frame,
     JsonOption,
-    ModelOption,
+    ModelOptions,
     Nonlinearity,
-    RevisionOption,
-    load_model,
     read_head,
 )
 from keyhole.errors import KeyholeError
@@ -81,13 +78,15 @@ SUBSPACES = ("features", ">rank", ">share", ">dependence", ">p")
 FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key, times)")
 
 
+@from_records()
 def discover(
     text: Annotated[
         Path | None,
         typer.Argument(help="A text file with a prompt a line, or a .jsonl file of prompts; otherwise English prose."),
     ] = None,
     head: Annotated[str | None, typer.Option(help="Features of this head, such as 3.1; otherwise all heads.")] = None,
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     prompts: Annotated[int, typer.Option(min=2, help="At most so many prompts.")] = 300,
     frame: Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")] = "relative",
     centre: Annotated[
@@ -102,9 +101,6 @@ def discover(
     top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, to show.")] = 12,
     seed: Annotated[int, typer.Option(help="Of halves, ICA and the choice of text.")] = 0,
     bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which features does a head match on, when nobody says what to look for?
@@ -134,7 +130,7 @@ def discover(
     from keyhole.features.discovery.keys import View
     from keyhole.features.discovery.one_head import head_features
 
-    loaded = load_model(model, revision, dtype, device)
+    loaded = source.load()
     if features is not None and head is not None:
         require_directions(loaded, read_head(head), frame)
     texts = _found(loaded, prompts, seed) if text is None else _lines(text, prompts)

@@ -14,20 +14,16 @@ from keyhole.cli.bulk import (
     OutOption,
     SeedOption,
     StoreArgument,
-    StoreModelOption,
+    StoreModel,
     answer,
     require_places,
-    stored_model,
     table,
 )
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     CutMode,
-    DeviceOption,
-    DtypeOption,
     Granularity,
     JsonOption,
-    RevisionOption,
-    load_model,
     read_choices,
 )
 
@@ -136,10 +132,12 @@ def _beside(one: Beside | None) -> str:
 # The command that compares stores, families, circuits and published circuits.
 
 
+@from_records()
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A store, a part of it, a circuit, or published:NAME.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
-    model: StoreModelOption = None,
+    *,
+    source: StoreModel,
     members: Annotated[
         int, typer.Option("--prompts", "--members", min=0, help="Of each side, that are run; 0: compare sets only.")
     ] = 40,
@@ -151,9 +149,6 @@ def compare(
     seed: SeedOption = 0,
     top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """What do two circuits, families or stores share, and do their heads do the same?
@@ -184,13 +179,13 @@ def compare(
     def load() -> Model:
         store = store_of(a) or store_of(b)
         if store is None:
-            return load_model(model, revision, dtype, device)
-        return stored_model(store, model, revision=revision, dtype=dtype, device=device)
+            return source.load()
+        return source.load_of(store)
 
     found = compare_both(
         a,
         b,
-        model=model if (revision, dtype, device) == (None, "float32", None) else load(),
+        model=source.model if source == StoreModel(source.model) else load(),
         members=members,
         threshold=threshold,
         mode=mode,

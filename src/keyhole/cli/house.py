@@ -17,14 +17,11 @@ import typer
 from keyhole import cache as kept
 from keyhole import show
 from keyhole.brief import model_label
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     CacheAction,
-    DeviceOption,
-    DtypeOption,
     JsonOption,
-    ModelOption,
-    RevisionOption,
-    load_model,
+    ModelOptions,
     read_choices,
 )
 from keyhole.errors import KeyholeError
@@ -83,20 +80,19 @@ ChoicesOption = Annotated[
 _AT_ONCE = 64  # prompts whose runs are held together
 
 
+@from_records()
 def tasks(
     what: Annotated[
         str | None, typer.Argument(help="A task, or a file of prompts (JSON Lines). Without it, a list.")
     ] = None,
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
     chosen: ChoicesOption = None,
     run: Annotated[bool, typer.Option("--run", help="Run the model: what does it answer, how often right?")] = False,
     skip_wrong: Annotated[bool, typer.Option("--skip-wrong", help="With --run: leave out what it gets wrong.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the prompts to this file, as JSON Lines.")] = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which prompts have known answers? A list of tasks, or the prompts of one, for the model at hand.
@@ -123,7 +119,7 @@ def tasks(
 
     if out is not None:
         require_file(out, (".jsonl", ".json"))
-    loaded = load_model(model, revision, dtype, device) if run or model is not None else None
+    loaded = source.load() if run or source.model is not None else None
     made = examples(what, loaded, n, seed, **read_choices(chosen))
     rows = _asked(loaded, made) if run and loaded is not None else [Row(example) for example in made]
     kept = [row for row in rows if not (skip_wrong and row.answered and not row.answered.correct)]

@@ -9,37 +9,33 @@ import typer
 
 from keyhole import show
 from keyhole.cli import prompt_text
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     Basis,
-    BosOption,
     DestOption,
-    DeviceOption,
-    DtypeOption,
-    IdsOption,
     JsonOption,
-    ModelOption,
+    ModelOptions,
     PromptArgument,
-    RevisionOption,
-    SinksOption,
+    PromptOptions,
     SrcOption,
-    load_model,
     read_head,
     read_place,
-    run_prompt,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
+from keyhole.settings.tracing import Sinks
 
 if TYPE_CHECKING:
     from keyhole.qk.controls import Rotation
 
 
+@from_records()
 def check(
-    model: Annotated[str | None, typer.Argument(help="The same as --model.", show_default=False)] = None,
-    model_option: ModelOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
+    named: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
+    ] = None,
+    *,
+    source: ModelOptions,
     prompt: Annotated[str | None, typer.Option(help="A prompt to check on; otherwise random tokens.")] = None,
     tolerance: Annotated[float | None, typer.Option(help="Largest accepted relative error.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
@@ -59,9 +55,9 @@ def check(
 
         keyhole check SmolLM2.gguf --json
     """
-    if model is not None and model_option is not None:
+    if named is not None and source.model is not None:
         raise KeyholeError("name the model once: as an argument or with --model.")
-    loaded = load_model(model or model_option, revision, dtype, device)
+    loaded = source.load(named or source.model)
     from keyhole.tracing.exactness import check as check_model
 
     with show.progress("Checking"):
@@ -73,20 +69,19 @@ def check(
     raise typer.Exit(0 if result.exact else 1)
 
 
+@from_records()
 def heads(
     prompt: PromptArgument = None,
-    model: ModelOption = None,
+    *,
+    source: PromptOptions,
     dest: Annotated[str | None, typer.Option(help="Only this destination: a position or a token's text.")] = None,
     tau: Annotated[
         float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
-    sinks: SinksOption = "collapse",
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
+    sinks: Annotated[
+        Sinks, typer.Option(help="Attention to the first token: keep, mark, or collapse (count only).")
+    ] = "collapse",
     json: JsonOption = False,
 ) -> None:
     """Which heads fire where, and over how many channels does each score split?
@@ -99,7 +94,7 @@ def heads(
 
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    run = source.run(prompt)
     from keyhole.qk.channels import channels as split_score
     from keyhole.qk.firings import find_firings
 
@@ -112,16 +107,13 @@ def heads(
         prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=sinks == "mark")
 
 
+@from_records()
 def plot(
     prompt: PromptArgument = None,
     head: Annotated[str, typer.Option(help="Layer and head, such as 3.6.")] = ...,  # type: ignore[assignment]
     out: Annotated[Path, typer.Option(help="The picture: a .png, .svg or .pdf file.")] = ...,  # type: ignore[assignment]
-    model: ModelOption = None,
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
+    *,
+    source: PromptOptions,
 ) -> None:
     """Draw a picture of where a head attends.
 
@@ -137,7 +129,7 @@ def plot(
 
     require_file(out, PICTURES)
     where = read_head(head)
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    run = source.run(prompt)
     with show.progress("Drawing"):
         from keyhole.figures.style import save
 
@@ -145,20 +137,17 @@ def plot(
     show.plain(f"wrote {out}")
 
 
+@from_records()
 def channels(
     prompt: PromptArgument = None,
     head: Annotated[str, typer.Option(help="Layer and head, such as 3.1.")] = ...,  # type: ignore[assignment]
     dest: DestOption = "-1",
     src: SrcOption = None,
-    model: ModelOption = None,
+    *,
+    source: PromptOptions,
     top: Annotated[int, typer.Option(min=1, help="How many channels to show.")] = 12,
     basis: Annotated[Basis, typer.Option(help="homogeneous: biases inside, as in the 2024 paper.")] = "linear",
     draws: Annotated[int, typer.Option(min=0, help="Random rotations to compare S(v) with; 0 for none.")] = 20,
-    token_ids: IdsOption = None,
-    bos: BosOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """How does one score split over the singular channels of its head?
@@ -169,7 +158,7 @@ def channels(
 
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """
-    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    run = source.run(prompt)
     from keyhole.qk.channels import channels as split_score
     from keyhole.qk.controls import rotation_control
 

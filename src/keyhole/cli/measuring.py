@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from keyhole import show
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import option
+from keyhole.settings.measuring import LEVEL, PANEL, SUFFICIENT, SUFFICIENT_BOTH_SIGNS, SUFFICIENT_LEVEL
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit, Edge
@@ -20,75 +20,53 @@ if TYPE_CHECKING:
     from keyhole.naming.record import Naming
     from keyhole.tracing.answers import Target
 
-PANEL = "Options of effects and of circuits that suffice"
-LikeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|words|resting",
-        help="The baseline. A file of prompts of the same template, at least 8, whose mean it is: JSON Lines, on whose "
+
+@dataclass(frozen=True)
+class Baseline:
+    """What stands in for writers that are taken away."""
+
+    like: str | None = option(
+        None,
+        "The baseline. A file of prompts of the same template, at least 8, whose mean it is: JSON Lines, on whose "
         "answers the circuit is tried, too, or plain text, a prompt a line. words: this prompt with other words "
         "(the default). resting: what the model writes in any text.",
-        rich_help_panel=PANEL,
-    ),
-]
-CounterfactualOption = Annotated[
-    str | None,
-    typer.Option(help="One prompt of as many tokens: what it writes is the baseline.", rich_help_panel=PANEL),
-]
-TextOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Text of your own, a paragraph a line, at least 8 lines: what the model writes in it on average is the "
-        "baseline (the resting state). For --effects and faithfulness.",
-        rich_help_panel=PANEL,
-    ),
-]
-EffectsOption = Annotated[
-    bool,
-    typer.Option(
-        "--effects",
-        help="Measure what the answer loses without each token, node and edge, in a pass each; and shares of edges.",
-        rich_help_panel=PANEL,
-    ),
-]
-SufficientOption = Annotated[
-    bool,
-    typer.Option(
-        "--sufficient",
-        help="Instead of tracing, search for a small circuit that carries the answer by itself.",
-        rich_help_panel=PANEL,
-    ),
-]
-LevelOption = Annotated[
-    float, typer.Option(help="Share of the answer that --sufficient keeps at least.", rich_help_panel=PANEL)
-]
-BothSignsOption = Annotated[
-    bool,
-    typer.Option(
-        "--both-signs", help="With --sufficient: also edges that hold the answer back.", rich_help_panel=PANEL
-    ),
-]
-NoFaithfulnessOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-faithfulness", help="Do not measure how much of the answer the circuit carries.", rich_help_panel=PANEL
-    ),
-]
+        metavar="FILE|words|resting",
+        panel=PANEL,
+    )
+    counterfactual: str | None = option(
+        None, "One prompt of as many tokens: what it writes is the baseline.", panel=PANEL
+    )
+
+    def options(self) -> dict[str, Any]:
+        """As the library takes it."""
+        from keyhole.tasks.files import read_prompts
+
+        if self.like is not None and self.counterfactual is not None:
+            raise KeyholeError("--like and --counterfactual are two baselines: give one of them.")
+        like = self.like if self.like in (None, "words", "resting") else read_prompts(str(self.like))
+        return {"like": like, "counterfactual": self.counterfactual}
 
 
 @dataclass(frozen=True)
-class Measuring:
+class Measuring(Baseline):
     """What is measured, and against which baseline."""
 
-    like: str | None
-    counterfactual: str | None
-    text: Path | None
-    effects: bool
-    sufficient: bool
-    level: float
-    both_signs: bool
-    faithfulness: bool
+    text: Path | None = option(
+        None,
+        "Text of your own, a paragraph a line, at least 8 lines: what the model writes in it on average is the "
+        "baseline (the resting state). For --effects and faithfulness.",
+        metavar="FILE",
+        panel=PANEL,
+    )
+    effects: bool = option(
+        False,
+        "Measure what the answer loses without each token, node and edge, in a pass each; and shares of edges.",
+        panel=PANEL,
+    )
+    sufficient: bool = option(False, SUFFICIENT, panel=PANEL)
+    level: float = option(LEVEL, SUFFICIENT_LEVEL, panel=PANEL)
+    both_signs: bool = option(False, SUFFICIENT_BOTH_SIGNS, panel=PANEL)
+    faithfulness: bool = option(True, "Measure how much of the answer the circuit carries, or do not.", panel=PANEL)
 
     def require(self, *, story: bool, tracing: bool) -> None:
         """Refuse options that make no sense together; `tracing`: some of tracing's were given."""
@@ -99,7 +77,7 @@ class Measuring:
         if self.text is not None and (story or self.sufficient):
             option = "--story" if story else "--sufficient"
             raise KeyholeError(f"--text is no baseline of {option}: give --like resting, or leave out {option}.")
-        if (self.level, self.both_signs) != (0.9, False) and not self.sufficient:
+        if (self.level, self.both_signs) != (LEVEL, False) and not self.sufficient:
             raise KeyholeError("--level and --both-signs are of circuits that suffice: add --sufficient.")
         if given and not (self.effects or self.sufficient or self.faithfulness or story):
             raise KeyholeError("with --no-faithfulness nothing is measured against a baseline: add --effects.")
@@ -115,25 +93,15 @@ class Measuring:
                 "--through and what belongs to them."
             )
 
-    def baseline(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """The baseline as the library takes it."""
-        baseline = baseline_of(self.like, self.counterfactual)
+        baseline = super().options()
         if self.text is None:  # circuits that suffice and stories take no text
             return baseline
         from keyhole.faithfulness.baseline import read_paragraphs
 
         read_paragraphs(self.text)  # refuses it before a model is loaded
         return {**baseline, "text": self.text}
-
-
-def baseline_of(like: str | None, counterfactual: str | None) -> dict[str, Any]:
-    """--like and --counterfactual as the library takes them."""
-    from keyhole.tasks.files import read_prompts
-
-    if like is not None and counterfactual is not None:
-        raise KeyholeError("--like and --counterfactual are two baselines: give one of them.")
-    named = like is None or like in ("words", "resting")
-    return {"like": like if named else read_prompts(str(like)), "counterfactual": counterfactual}
 
 
 def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:

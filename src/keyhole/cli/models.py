@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     DeviceOption,
-    DtypeOption,
     FiguresOption,
     JsonOption,
     ModelOption,
-    RevisionOption,
-    load_model,
+    ModelOptions,
     read_kinds,
 )
 from keyhole.cli.toys import lab, number
@@ -107,16 +106,15 @@ def _table(found: "Watched") -> dict[str, list[tuple[float, float, float]]]:
 
 
 @lab.command()
+@from_records()
 def basis(
     task: Annotated[str, typer.Argument(help="A task whose prompts have a right and a wrong answer.")] = "ioi",
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     prompts: Annotated[int, typer.Option("--n", min=1, help="Prompts that the model answers rightly.")] = 16,
     edges: Annotated[int, typer.Option(min=1, help="Into queries and keys, of each prompt.")] = 32,
     draws: Annotated[int, typer.Option(min=1, help="Of random bases.")] = 4,
     seed: Annotated[int, typer.Option(help="Of prompts and random bases.")] = 0,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Does the answer need fewer channels in the singular basis than in other bases of the same heads?
@@ -138,7 +136,7 @@ def basis(
     with show.progress("Importing torch and transformers"):
         from keyhole.lab.basis import basis_study
 
-    loaded = load_model(model, revision, dtype, device)
+    loaded = source.load()
     with show.paced_bar("Withholding channels") as progress:
         study = basis_study(loaded, task, prompts, edges=edges, draws=draws, seed=seed, progress=progress)
     if json:

@@ -5,24 +5,23 @@ What --explainer, --judge and --llm take: who names signals, who judges the name
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
-    DeviceOption,
-    DtypeOption,
     ExplainerName,
     JsonOption,
     JudgeName,
-    RevisionOption,
-    load_model,
+    ModelOptions,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
+from keyhole.settings.fields import option
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -61,6 +60,22 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Ask for more than 1,000,
 _WRITTEN = (".json", ".html", ".csv")
 
 
+@dataclass(frozen=True)
+class NamedModel(ModelOptions):
+    """The model of what is named."""
+
+    model: str | None = option(
+        None, "Default: that of the circuit or store, else the organism.", names=("--model", "-m")
+    )
+
+    def load_of(self, about: Any) -> Model:
+        """The model of a circuit, a store or features, unless another place to load it from is given."""
+        from keyhole.models.organism import source_named
+
+        return self.load(source_named(about.get("name")) if self.model is None and about is not None else self.model)
+
+
+@from_records()
 def name(
     what: Annotated[
         str, typer.Argument(help="A circuit or features (.json), a store, a head 3.1, or one: 3.1:4, mary.json#12.")
@@ -68,9 +83,8 @@ def name(
     corpus: Annotated[
         str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Default: that of the circuit or store, else the organism.")
-    ] = None,
+    *,
+    source: NamedModel,
     most: Annotated[int, typer.Option(min=1, help="How many signals: the most frequent, or strongest.")] = 100,
     random: Annotated[int, typer.Option(min=0, help="Random directions of the same heads, as a control.")] = 200,
     tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
@@ -94,9 +108,6 @@ def name(
     seed: Annotated[int, typer.Option(help="Of texts, random directions and questions.")] = 0,
     folder: Annotated[Path | None, typer.Option(help="Keep examples here; the same command goes on from it.")] = None,
     out: Annotated[list[Path] | None, typer.Option(help="Write .json (for --names), .html, .csv; repeatable.")] = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """What do signals mean, and are the names right?
@@ -151,7 +162,7 @@ def name(
 
     read_it: Any = read(what)
     _check(read_it, by, beside, out, asked)
-    loaded = _model(made_by(read_it), model, (revision, dtype, device))
+    loaded = source.load_of(made_by(read_it))
     if beside is not None:
         _tell_apart(loaded, (what, beside), corpus, tokens=tokens, seed=seed, json=json)
         return
@@ -243,11 +254,3 @@ def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, toke
         show.as_json({"apart": [{**asdict(one), "passes": one.passes} for one in found], "model": model.name})
     else:
         show.plain("\n".join(map(str, found)))
-
-
-def _model(told: Any, given: str | None, how: tuple[str | None, Any, str | None]) -> Model:
-    """The model of a circuit, a store or features, unless another place to load it from is given."""
-    from keyhole.models.organism import source_named
-
-    source = source_named(told.get("name")) if given is None and told is not None else given
-    return load_model(source, *how)

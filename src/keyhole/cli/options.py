@@ -7,32 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from keyhole import show
+from keyhole.brief import Head, head_named
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import option
+from keyhole.settings.stores import BOS
+from keyhole.settings.tracing import KEYS, TAU, Keys, Start, SvtSettings, Tau, TraceSettings
 from keyhole.strict import parse_json, quoted
 
 if TYPE_CHECKING:
-    from keyhole.brief import Head
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.tracing.firing import Tau
-    from keyhole.tracing.settings import Start
-    from keyhole.tracing.trace import MethodOption
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
+Traced = TypeVar("Traced", bound=TraceSettings)
 Basis = Literal["linear", "homogeneous"]
-Keys = Literal["all", "source"]
-Sinks = Literal["keep", "mark", "collapse"]
-Method = Literal["accpp", "svt"]
-SvtChannels = Literal["singular", "all"]
-ThroughWhat = Literal["heads", "mlps"]
-SeedRule = Literal["prob", "linear"]
 Mode = Literal["exact", "local", "chain", "global"]
 CutMode = Literal["exact", "local", "global"]
 BoxFeature = Literal["order", "lexical", "reflexive", "both"]
@@ -47,17 +43,8 @@ Reduction = Literal["sum", "mean"]
 QueryMode = Literal["last", "indep"]
 Paper = Literal["svf", "svt", "cc", "talk"]
 CacheAction = Literal["clear"]
-Constants = Literal["baseline", "causes"]
-Wrong = Literal["keep", "skip"]
 EngineName = Literal["local", "ray"]
 Granularity = Literal["heads", "edges", "channels"]
-CurveBaseline = Literal["mean", "counterfactual", "resting", "zero"]
-TokensChoice = Literal["dropped", "kept"]
-Ranking = Literal["signed", "absolute"]
-Per = Literal["task", "prompt"]
-EdgeMethod = Literal[
-    "accpp", "heads", "svt", "share", "sufficient", "gradients", "integrated", "eap-ig-inputs", "gim", "random"
-]
 ExplainerName = Literal["statistics", "llm"]
 JudgeName = Literal["rule", "llm"]
 
@@ -65,107 +52,81 @@ JudgeName = Literal["rule", "llm"]
 # Options that commands share, and how their texts become models, runs and places.
 
 _DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
-ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
+DTYPE = (
+    "Numbers to compute with; auto: as the weights are stored. Many models are refused in float16 and bfloat16, which "
+    "round too coarsely."
+)
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
 ]
-CircuitModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the circuit's own model."),
-]
-RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
-DtypeOption = Annotated[
-    Dtype,
-    typer.Option(
-        help="Numbers to compute with; auto: as the weights are stored. Many models are refused in float16 and "
-        "bfloat16, which round too coarsely."
-    ),
-]
+DtypeOption = Annotated[Dtype, typer.Option(help=DTYPE)]
 DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
 DestOption = Annotated[str, typer.Option(help="The attending token: a position or its text.")]
 SrcOption = Annotated[
     str | None, typer.Option(help="The attended token: a position or its text. Default: the most attended one.")
 ]
-SinksOption = Annotated[
-    Sinks,
-    typer.Option(
-        help="Attention to the first token: keep, mark, or collapse (heads: count only; trace: do not explain).",
-        rich_help_panel=ACCPP,
-    ),
-]
-TauOption = Annotated[
-    str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.", rich_help_panel=ACCPP)
-]
-KeysOption = Annotated[
-    Keys,
-    typer.Option(help="What a src-side removal touches: all keys, or the source alone.", rich_help_panel=ACCPP),
-]
-MethodChoice = Annotated[
-    Method, typer.Option(help="accpp: signals found by removal. svt: singular vector tracing, of 2024; heads alone.")
-]
-ThresholdOption = Annotated[float, typer.Option(help="Attention weight from which a head fires.", rich_help_panel=SVT)]
-ShareOption = Annotated[
-    float,
-    typer.Option(
-        help="Follow the heads that make up this share of all contributions to a firing.", rich_help_panel=SVT
-    ),
-]
-SvtChannelsOption = Annotated[
-    SvtChannels,
-    typer.Option(
-        help="Contributions through the channels that make up a firing's score, or through all.", rich_help_panel=SVT
-    ),
-]
-StartOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="L.H[:DEST:SRC]",
-        help="Begin with this firing, not with the answer; a head alone: from the last token to the one it attends to "
-        "most, the first aside. Repeatable.",
-        rich_help_panel=SVT,
-    ),
-]
-BosOption = Annotated[
-    bool | None,
-    typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
-]
-IdsOption = Annotated[str | None, typer.Option("--token-ids", help="The prompt as token ids, such as 8,10,84.")]
+TauOption = Annotated[str, typer.Option(help=TAU)]
+KeysOption = Annotated[Keys, typer.Option(help=KEYS)]
+BosOption = Annotated[bool | None, typer.Option("--bos/--no-bos", help=BOS)]
 FiguresOption = Annotated[str, typer.Option(help="Write pictures as these: png, svg, pdf; for example svg,pdf.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
 
 
-def load_model(source: str | None, revision: str | None, dtype: Dtype, device: str | None) -> Model:
-    """Load what --model names."""
-    with show.progress("Importing torch and transformers"):
-        import torch
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded."""
 
-        from keyhole.models.load import load
-    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
-        return load(source, revision=revision, dtype=kind, device=device)
+    model: str | None = option(
+        None, "Hub name, model folder or .gguf file. Without it: the built-in organism.", names=("--model", "-m")
+    )
+    revision: str | None = option(None, "Revision of a hub model, for checkpoint studies.")
+    dtype: Dtype = option("float32", DTYPE)
+    device: str | None = option(None, "Where to put the model, for example cuda.")
+
+    def load(self, name: str | None = None) -> Model:
+        """Load what --model names, or the model of this name."""
+        source = self.model if name is None else name
+        with show.progress("Importing torch and transformers"):
+            import torch
+
+            from keyhole.models.load import load
+        dtype = "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
+        with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
+            return load(source, revision=self.revision, dtype=dtype, device=self.device)
 
 
-def run_prompt(
-    prompt: str | None,
-    token_ids: str | None,
-    bos: bool | None,
-    where: tuple[str | None, str | None, Dtype, str | None],
-) -> Run:
-    """Load the model that `where` names (as `load_model` takes it) and run the prompt, or the ids of --token-ids."""
-    if (prompt is None) == (token_ids is None):
-        raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
-    asked = prompt if prompt is not None else read_ids(token_ids or "")
-    model = load_model(*where)
-    with show.progress("Running the prompt"):
-        run = model.run(asked, bos=bos)
-    if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
-        show.note(
-            "the prompt ends in a space, which is a token of its own here: most models were not trained to go on from "
-            "there. Leave it out unless you mean it."
-        )
-    return run
+@dataclass(frozen=True)
+class CircuitModel(ModelOptions):
+    """The model of a circuit file."""
+
+    model: str | None = option(
+        None, "Hub name, model folder or .gguf file. Without it: the circuit's own model.", names=("--model", "-m")
+    )
+
+
+@dataclass(frozen=True)
+class PromptOptions(ModelOptions):
+    """Which model runs a prompt, and how the prompt becomes tokens."""
+
+    token_ids: str | None = option(None, "The prompt as token ids, such as 8,10,84.")
+    bos: bool | None = option(None, BOS)
+
+    def run(self, prompt: str | None) -> Run:
+        """Load the model and run the prompt, or the ids of --token-ids."""
+        if (prompt is None) == (self.token_ids is None):
+            raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
+        asked = prompt if prompt is not None else read_ids(self.token_ids or "")
+        model = self.load()
+        with show.progress("Running the prompt"):
+            run = model.run(asked, bos=self.bos)
+        if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
+            show.note(
+                "the prompt ends in a space, which is a token of its own here: most models were not trained to go on "
+                "from there. Leave it out unless you mean it."
+            )
+        return run
 
 
 def read_ids(text: str) -> list[int]:
@@ -198,12 +159,15 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
 
 def read_head(text: str, option: str = "--head") -> "Head":
     """A head such as 3.1."""
-    from keyhole.brief import head_named
-
     head = head_named(text)
     if head is None:
         raise KeyholeError(f"{option} takes a layer and a head such as 3.1, not {quoted(text)}.")
     return head
+
+
+def read_heads(texts: list[str]) -> tuple[Head, ...]:
+    """Every --head."""
+    return tuple(read_head(text) for text in texts)
 
 
 def read_place(run: Run | None, text: str | None) -> int | str | None:
@@ -240,20 +204,20 @@ def read_start(text: str, run: Run | None = None) -> Start:
     return (*read_head(head, "--start"), dest, src)
 
 
-def read_method(
-    method: Method, *, start: list[str] | None, threshold: float, share: float, channels: SvtChannels
-) -> MethodOption:
-    """--method with what is told of svt, which accpp would not heed."""
-    from keyhole.tracing.settings import SvtSettings
+def read_starts(texts: list[str]) -> list[Start] | None:
+    """Every --start; None: there is none."""
+    return [read_start(text) for text in texts] or None
 
-    settings = SvtSettings(threshold, share, channels, [read_start(text) for text in start] if start else None)
-    if method == "svt":
-        return settings
-    if settings != SvtSettings():
+
+def with_svt(settings: Traced, svt: SvtSettings) -> Traced:
+    """--method with what was typed for svt, which accpp would not heed."""
+    if settings.method == "svt":
+        return replace(settings, method=svt)
+    if svt != SvtSettings():
         raise KeyholeError(
             "--start, --threshold, --share and --channels are of --method svt: add it or leave them out."
         )
-    return method
+    return settings
 
 
 def read_kinds(text: str) -> list[str]:

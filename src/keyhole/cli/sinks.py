@@ -15,31 +15,30 @@ from keyhole.cli.bulk import (
     OutOption,
     SeedOption,
     StoreArgument,
-    StoreModelOption,
+    StoreModel,
     answer,
     require_places,
-    stored_model,
     table,
 )
-from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, TauOption, read_tau
+from keyhole.cli.from_record import from_records
+from keyhole.cli.options import JsonOption, TauOption, read_tau
 
 if TYPE_CHECKING:
     from keyhole.studies.directions.record import Shared
     from keyhole.studies.sinks.record import Sinks
 
 
+@from_records()
 def sinks(
     store: StoreArgument,
-    model: StoreModelOption = None,
+    *,
+    source: StoreModel,
     prompts: Annotated[int, typer.Option(min=6, help="How many of the store's; one in three is held out.")] = 24,
     tau: TauOption = "dynamic",
     draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads, and of resampled prompts.")] = 99,
     controls: Annotated[int, typer.Option(min=1, help="Other subspaces that are removed, of each kind.")] = 9,
     seed: SeedOption = 0,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which few signals drive firings on the first token, and which heads share them?
@@ -61,7 +60,7 @@ def sinks(
         from keyhole.store.store import open_store
         from keyhole.studies.sinks.explore import sinks as study
     opened = open_store(store)
-    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    loaded = source.load_of(opened)
     found = study(
         opened,
         loaded,
@@ -91,19 +90,18 @@ def _show_sinks(found: Sinks) -> None:
 # The command that looks for directions that heads share, and for channels that serve two tasks.
 
 
+@from_records()
 def shared(
     store: StoreArgument,
     other: Annotated[
         Path | None, typer.Argument(metavar="[OTHER]", help="A store of another task, of the same model.")
     ] = None,
-    model: StoreModelOption = None,
+    *,
+    source: StoreModel,
     prompts: Annotated[int, typer.Option(min=1, help="How many of the store's are run anew for signals.")] = 64,
     draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads; twice as many of dealt prompts.")] = 99,
     seed: SeedOption = 0,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Do heads coordinate through shared directions, and use the same channels in two tasks?
@@ -123,7 +121,7 @@ def shared(
         from keyhole.studies.directions.directions import shared as study
     opened = open_store(store)
     second = None if other is None else open_store(other)
-    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    loaded = source.load_of(opened)
     found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
     answer(found, places, lambda: _show_directions(found), json=json)
 

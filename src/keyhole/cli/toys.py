@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
-    DeviceOption,
-    DtypeOption,
     Grouped,
     JsonOption,
     Latents,
-    ModelOption,
+    ModelOptions,
     Preset,
     QueryMode,
     Reduction,
-    RevisionOption,
-    load_model,
 )
 
 if TYPE_CHECKING:
@@ -229,14 +226,13 @@ def theorems(
 
 
 @lab.command()
+@from_records()
 def sparse(
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
     top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
     seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """How many channels does a head need where it fires, on task prompts and on unrelated text?
@@ -254,7 +250,7 @@ def sparse(
     from keyhole.lab.sparse import sparse_study
     from keyhole.tasks.catalogue import examples
 
-    loaded = load_model(model, revision, dtype, device)
+    loaded = source.load()
     texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
     studies = {}
     other, what = unrelated_text(loaded, texts, seed)

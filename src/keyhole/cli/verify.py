@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.bulk import OutOption, SeedOption, answer, require_places, table
-from keyhole.cli.measuring import CounterfactualOption, LikeOption, baseline_of
+from keyhole.cli.bulk import OutOption, answer, require_places, table
+from keyhole.cli.from_record import from_records
+from keyhole.cli.measuring import Baseline
 from keyhole.cli.options import (
-    CircuitModelOption,
-    DeviceOption,
-    DtypeOption,
+    CircuitModel,
     JsonOption,
     Mode,
-    RevisionOption,
-    load_model,
-    read_head,
+    read_heads,
 )
+from keyhole.settings.measuring import PairSettings
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
@@ -31,9 +29,11 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 
+@from_records()
 def verify(
     file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
-    model: CircuitModelOption = None,
+    *,
+    source: CircuitModel,
     mode: Annotated[
         Mode,
         typer.Option(help="Edit scores and what MLPs read, one head, MLPs and one reader, or all that follows."),
@@ -45,9 +45,6 @@ def verify(
     backups: Annotated[
         bool, typer.Option("--backups", help="Also remove each head with its backups: see keyhole backups.")
     ] = False,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Is a circuit as predicted, and does the answer need it? Each part is removed in the model's own pass.
@@ -77,7 +74,7 @@ def verify(
     from keyhole.faithfulness.verification import verify as verify_circuit
 
     circuit = load_circuit(file)
-    loaded = load_model(model_named(circuit, model), revision, dtype, device)
+    loaded = source.load(model_named(circuit, source.model))
     with show.paced_bar("Verifying", every=15.0) as progress:
         result = verify_circuit(
             circuit,
@@ -119,7 +116,6 @@ def _show(circuit: Circuit, result: Verification, top: int) -> None:
 
 def _joint(circuit: Circuit, model: Model, seed: int) -> Backups:
     """Heads removed with their backups, at the usual baseline."""
-    from keyhole.faithfulness.backups import PairSettings
     from keyhole.faithfulness.backups import backups as measure
 
     with show.paced_bar("Removing pairs", every=15.0) as progress:
@@ -136,23 +132,14 @@ def model_named(circuit: Circuit, given: str | None) -> str | None:
 # The command that removes heads in pairs: which heads take over when another is gone?
 
 
+@from_records(named=read_heads)
 def backups(
     file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
-    model: CircuitModelOption = None,
-    first: Annotated[
-        int, typer.Option(min=1, help="How many of the circuit's heads are removed first, by influence.")
-    ] = 8,
-    heads: Annotated[
-        list[str] | None, typer.Option("--head", help="This head instead, such as 3.6; repeatable.")
-    ] = None,
-    draws: Annotated[int, typer.Option(min=20, help="Random pairs to compare with.")] = 1000,
-    like: LikeOption = None,
-    counterfactual: CounterfactualOption = None,
-    seed: SeedOption = 0,
+    *,
+    source: CircuitModel,
+    settings: PairSettings,
+    baseline: Baseline,
     out: OutOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which heads take over when another is removed? Heads are removed in pairs, compared with random pairs.
@@ -172,18 +159,15 @@ def backups(
 
         keyhole backups mary.json --head 3.6 --like resting
     """
-    places, named = require_places(out), tuple(read_head(text) for text in heads or [])
-    baseline = baseline_of(like, counterfactual)
+    places, beside = require_places(out), baseline.options()
     from keyhole.circuits.files import load_circuit
 
     circuit = load_circuit(file)
-    loaded = load_model(model_named(circuit, model), revision, dtype, device)
-    from keyhole.faithfulness.backups import PairSettings
+    loaded = source.load(model_named(circuit, source.model))
     from keyhole.faithfulness.backups import backups as measure
 
-    settings = PairSettings(first=first, named=named, draws=draws, seed=seed)
     with show.paced_bar("Removing pairs", every=15.0) as progress:
-        result = measure(circuit, loaded, settings=settings, progress=progress, **baseline)
+        result = measure(circuit, loaded, settings=settings, progress=progress, **beside)
     answer(result, places, lambda: _show_backups(result), json=json)
     if result.stopped is not None:
         raise typer.Exit(130)

@@ -13,14 +13,11 @@ import typer
 
 from keyhole import show
 from keyhole.brief import Head
+from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
-    CircuitModelOption,
-    DeviceOption,
-    DtypeOption,
+    CircuitModel,
     JsonOption,
-    ModelOption,
-    RevisionOption,
-    load_model,
+    ModelOptions,
 )
 from keyhole.cli.verify import model_named
 from keyhole.errors import KeyholeError
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
 COLUMNS = (">value", ">attention", "src", "dest", "text")
 
 
+@from_records()
 def where(
     what: Annotated[
         str,
@@ -43,7 +41,8 @@ def where(
     corpus: Annotated[
         str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
     ] = None,
-    model: ModelOption = None,
+    *,
+    source: ModelOptions,
     top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
     tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
     length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
@@ -51,9 +50,6 @@ def where(
         bool, typer.Option("--lens", help="Tell which tokens' embeddings and unembeddings its directions are near to.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
@@ -78,7 +74,7 @@ def where(
     from keyhole.naming.corpus.gather import where as find
     from keyhole.naming.subjects.stored import read_what
 
-    loaded = load_model(_model_of(what, model), revision, dtype, device)
+    loaded = source.load(_model_of(what, source.model))
     sought = read_what(loaded, what)
     near = _lens(loaded, sought) if lens else None
     with show.progress_bar("Reading") as progress:
@@ -123,6 +119,7 @@ def _model_of(what: str, given: str | None) -> str | None:
 # The command that holds signals against a sparse autoencoder: which of its features are they made of?
 
 
+@from_records()
 def features(
     circuit: Annotated[str, typer.Argument(help="A circuit file, or one of its edges: mary.json#12.")],
     sae: Annotated[
@@ -132,10 +129,8 @@ def features(
     top: Annotated[int, typer.Option(min=1, help="Features of an edge.")] = 10,
     edges: Annotated[int, typer.Option(min=1, help="Without an edge: the strongest so many signals.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the random directions.")] = 0,
-    model: CircuitModelOption = None,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
+    *,
+    source: CircuitModel,
     json: JsonOption = False,
 ) -> None:
     """Which features of a sparse autoencoder are a circuit's signals made of?
@@ -155,7 +150,7 @@ def features(
 
     path, number = _edge(circuit)
     read = load_circuit(path)
-    loaded = load_model(model_named(read, model), revision, dtype, device)
+    loaded = source.load(model_named(read, source.model))
     decoder = read_dictionary(sae, loaded.dims.d_model)
     numbers = signal_numbers(read)[:edges] if number is None else [number]
     if not numbers:

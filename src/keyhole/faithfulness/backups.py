@@ -16,7 +16,7 @@ The first heads are those of the largest influence and not of the largest effect
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ from keyhole.intervene.silence import Silence
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress, duration, part_of, silent
+from keyhole.settings.measuring import PairSettings as PairSettings
 from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
@@ -48,16 +49,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("keyhole")
 LEAST = 0.02  # of the gap: smaller growth is of no interest, whatever random pairs do
 JOINT = 8  # draws of as many random heads in the place of a head's backups
-
-
-@dataclass(frozen=True)
-class PairSettings:
-    """How many pairs of heads are removed."""
-
-    first: int = 8  # heads of the circuit, those of the largest influence, unless some are named
-    named: tuple[Head, ...] = ()  # these instead
-    draws: int = 1000  # random pairs; all there are, if these are fewer
-    seed: int = 0
 
 
 def backups(

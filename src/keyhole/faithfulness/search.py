@@ -25,9 +25,10 @@ from keyhole.faithfulness.wiring import Reach
 from keyhole.intervene.removal import Metric
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
+from keyhole.settings.measuring import LEVEL
 
 Result = TypeVar("Result")
-LEVEL, OVER = 0.9, 1.2  # what is kept of the gap: at least, at most
+OVER = 1.2  # what is kept of the gap at most; at least: LEVEL
 BOTH_OVER = 1.1  # at most, of a circuit with edges of both signs
 LEAST_GAP = 1.0  # logits or nats: a smaller gap cannot be shared out
 ROUNDS = 12  # of pruning, at most

@@ -19,13 +19,14 @@ from keyhole.circuits.records import Sufficient
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import kept_on_others, measure
-from keyhole.faithfulness.search import LEVEL, Found, Search, search_together
+from keyhole.faithfulness.search import Found, Search, search_together
 from keyhole.faithfulness.shares import MaskedQuestion, joined, question, shares_together, until_answer
 from keyhole.intervene.removal import Metric
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
+from keyhole.settings.measuring import LEVEL
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import answer_facts, checked, model_facts

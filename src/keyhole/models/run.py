@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar, Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,7 @@ from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.facts import Rotary
 from keyhole.models.numbers import exact_matmul, working_dtype
 from keyhole.models.tokens import Prompt, prompt_text
+from keyhole.settings.tracing import TraceOptions, TraceSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from keyhole.tracing.candidates import Keys
     from keyhole.tracing.firing import Firing, Tau, Why
     from keyhole.tracing.mlp_causes import Constants, MlpWrite
-    from keyhole.tracing.settings import Seeds, Sinks
-    from keyhole.tracing.trace import MethodOption, Options, ThroughOption
     from keyhole.tracing.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
@@ -266,14 +265,10 @@ class Run:
         target: "Target" = None,
         *,
         against: "Tokens | None" = None,
-        method: "MethodOption" = "accpp",
-        seeds: "Seeds | None" = None,
-        tau: "Tau" = "dynamic",
-        keys: "Keys" = "all",
-        sinks: "Sinks" = "keep",
-        through: "ThroughOption" = "mlps",
+        settings: TraceSettings | None = None,
         end: int | str = -1,
         progress: "Progress | None" = None,
+        **options: Unpack[TraceOptions],
     ) -> "Circuit":
         """Which circuit is behind this answer?
 
@@ -281,6 +276,10 @@ class Run:
             target: The answer: a token as text or id, several of them, `Likeliest(k)` or `Likeliest(p=0.9)`. Default:
                 the likeliest next token. Text must be one token; see `run.next()` for likely ones.
             against: The other answer, given likewise: the lead of `target` over it is traced, not a probability.
+            settings: How it is traced: a `keyhole.tracing.TraceSettings`, whose fields are the choices below.
+            end: The token after which the answer is predicted: a position or a text. Default: the last.
+            progress: Called with the number of layers done and their total.
+            **options: Choices by name, as in `run.trace("Mary", tau=0.2)`; beside a record they change it.
             method: "accpp", or "svt" (the 2024 method, attention heads only), or a `SvtSettings` with other settings.
             seeds: How the answer is split over what wrote it: "prob" (its log-likelihood; the default), "linear" (its
                 logit; the default with `against` and for svt), a `Probability` with another share, or a `Probe`.
@@ -289,18 +288,14 @@ class Run:
             sinks: Attention to the first token: "keep" it, "mark" it, or "collapse" it (kept, not explained further).
             through: "mlps" goes on through MLPs to the tokens, "heads" ends at MLPs; a `Through` has settings, such as
                 `Through(eps=0.003)`, which follows weaker parts.
-            end: The token after which the answer is predicted: a position or a text. Default: the last.
-            progress: Called with the number of layers done and their total.
 
         Returns:
             A `Circuit`: nodes (writers) joined by edges (signals), with every choice that was made. Next steps:
             `print(circuit.story())`, `circuit.verify()`, `circuit.save("mary.json")`, `circuit.show()`.
         """
-        from keyhole.tracing.trace import trace_by
+        from keyhole.tracing.trace import trace
 
-        options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
-        options["progress"] = progress
-        return trace_by(method, self, target, against=against, **options)
+        return trace(self, target, against=against, settings=settings, end=end, progress=progress, **options)
 
     def sufficient(
         self,

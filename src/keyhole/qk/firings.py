@@ -5,19 +5,18 @@ Which heads fire where? Attention weights well above what uniform attention woul
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import Table, as_dataframe, brief
-from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import token_label
 from keyhole.progress import Progress, silent
 from keyhole.qk.channels import in_channels, sparsity_each
-from keyhole.strict import quoted
+from keyhole.settings.tracing import check_tau as check_tau
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
@@ -106,17 +105,6 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
             for dests in record.blocks if at is None else [range(at, at + 1)]:
                 sites += _of_layer(record, layer, dests, tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
-
-
-def check_tau(tau: Any) -> float:
-    """The threshold as a number, or why it is none: no weight is below 0, and none above 1."""
-    try:
-        value = float(tau)
-    except (TypeError, ValueError, OverflowError) as error:  # the last of whole numbers of hundreds of digits
-        raise KeyholeError(f"tau is 'dynamic' or a number such as 0.2, not {quoted(tau)}.") from error
-    if not 0 < value <= 1:
-        raise KeyholeError(f"tau is {value}, but a threshold lies between 0 and 1 and is not 0: no weight is below 0.")
-    return value
 
 
 def dynamic_tau(visible: int) -> float:

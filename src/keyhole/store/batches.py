@@ -167,7 +167,7 @@ def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeEr
         return [_svt_circuit(one, tracing, tracing.svt) for one in ran]
     targets, against = [one.targets for one in ran], [one.against(tracing) for one in ran]
     try:
-        found = trace_many([one.run for one in ran], targets, against=against, **tracing.options())
+        found = trace_many([one.run for one in ran], targets, against=against, settings=tracing)
     except KeyholeError as error:
         return [_bare(error)] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
     return [_bare(one.error) if isinstance(one, Untraced) else one for one in found]

@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 
 from keyhole.faithfulness.masked import FLOATS
-from keyhole.tracing.trace import Method
+from keyhole.settings.tracing import Method
 from keyhole.tracing.why import ON_ACCELERATORS, PROJECTED_FLOATS
 
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search

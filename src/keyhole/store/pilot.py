@@ -14,13 +14,13 @@ from keyhole.models.mlps import MlpWeights
 from keyhole.models.model import Model
 from keyhole.models.tokens import encode
 from keyhole.progress import Progress, duration
+from keyhole.settings.tracing import Method
 from keyhole.store.batches import Batch, Block, BlockFailedError, batch_of
 from keyhole.store.cost import Load, Memory, Rates, Shape, fit, measuring_bytes, memory, seconds
 from keyhole.store.manifest import Manifest, Outcome, manifest_of
 from keyhole.store.parts import make_part
 from keyhole.store.settings import Tracing
 from keyhole.store.workers import torch_threads
-from keyhole.tracing.trace import Method
 
 _PILOTS = 3  # batches; the first also warms the model up
 _PATIENCE = 30.0  # seconds after which no further batch of a run is waited for before its needs are noted

@@ -17,6 +17,8 @@ mlps/          why an MLP wrote this
 """
 
 from keyhole.circuits.records import Removal, Signal, Writer
+from keyhole.settings.tracing import TraceOptions as Options
+from keyhole.settings.tracing import TraceSettings
 from keyhole.tracing.answers import Likeliest, NextToken, NextTokens
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check
@@ -25,7 +27,7 @@ from keyhole.tracing.linear import Probe
 from keyhole.tracing.seeds import Probability
 from keyhole.tracing.settings import Settings, SvtSettings
 from keyhole.tracing.svt import contributions, trace_svt
-from keyhole.tracing.trace import Circuits, Options, trace_many
+from keyhole.tracing.trace import Circuits, trace_many
 from keyhole.tracing.why import explain, signal_vector
 from keyhole.tracing.writers import Split, split
 
@@ -45,6 +47,7 @@ __all__ = [
     "Signal",
     "Split",
     "SvtSettings",
+    "TraceSettings",
     "Untraced",
     "Writer",
     "check",

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +19,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.records import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.tokens import prompt_text
+from keyhole.settings.tracing import TraceSettings
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.candidates import Sites
@@ -27,7 +28,7 @@ from keyhole.tracing.firing import Explained, threshold
 from keyhole.tracing.linear import Probe
 from keyhole.tracing.mlp_influence import Flows
 from keyhole.tracing.seeds import Goal, Seed, seeds_of
-from keyhole.tracing.settings import Seeds, Settings, goals_of
+from keyhole.tracing.settings import Settings, goals_of
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.why import explain_layer, thresholds
 
@@ -56,8 +57,7 @@ class TraceRequest:
     run: "Run"
     target: Target
     against: Tokens | None
-    seeds: Seeds | None
-    end: int | str
+    end: int | str = -1
 
 
 @dataclass
@@ -92,19 +92,22 @@ class Batch:
     """Runs that are traced side by side, a layer at a time from the top; MLPs come first: they read a layer's heads."""
 
     def __init__(
-        self, asked: Mapping[int, TraceRequest], shared: Settings, attempts: Attempts, report: Callable[[int], None]
+        self,
+        asked: Mapping[int, TraceRequest],
+        how: TraceSettings,
+        attempts: Attempts,
+        report: Callable[[int], None],
     ) -> None:
         """`report` is called often, with the layers that are done since the last call; it raises to stop the work."""
-        self.numbers, self.shared, self.attempts, self.report = list(asked), shared, attempts, report
+        self.numbers, self.how, self.attempts, self.report = list(asked), how, attempts, report
         self.writes = Writes([one.run for one in asked.values()])
-        self.flows = None if shared.through is None else Flows(self.writes, shared.through)
+        self.flows = None if how.mlps is None else Flows(self.writes, how.mlps)
         self.explained: list[Explained] = []
         self.waiting: dict[int, list[Int[np.ndarray, "place 4"]]] = defaultdict(list)  # by layer: run, head, dest, src
         self.settings: dict[int, Settings] = {}
         for row, one in enumerate(asked.values()):
             with attempts.at(self.numbers[row]):
-                own = replace(shared, end=one.run.position(one.end, "end"))
-                self.settings[row] = _answered(one.run, own, one.target, one.against, seeds=one.seeds)
+                self.settings[row] = _answered(one, how)
         self.seeds = self._seeds()
 
     @property
@@ -147,7 +150,7 @@ class Batch:
     def _wait(self, heads: Int[np.ndarray, "place 5"]) -> None:
         """Heads wait to be explained at their own layer; layer 0 and the first token end the recursion."""
         heads = heads[(heads[:, 1] > 0) & (heads[:, 3] > 0)]
-        if self.shared.sinks == "collapse":
+        if self.how.sinks == "collapse":
             heads = heads[heads[:, 4] > 0]
         for layer in np.unique(heads[:, 1]).tolist():
             self.waiting[layer].append(heads[heads[:, 1] == layer][:, [0, 2, 3, 4]])
@@ -169,7 +172,7 @@ class Batch:
             return
         sites = Sites(*torch.from_numpy(chosen.T.copy()).to(self.writes.device))
         between = partial(self.report, 0)
-        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.shared.keys, between=between)
+        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.how.keys, between=between)
         self.explained.append(found)
         if self.flows is not None:
             self.flows.explain_firings(found)
@@ -183,12 +186,12 @@ class Batch:
 
     def _limits(self, rows: list[int], dests: list[int], visible: list[int]) -> list[float]:
         """Tau of firings; a function of the user's that gives no threshold refuses its prompt alone."""
-        if not callable(self.shared.tau):
-            return thresholds(self.shared.tau, rows, dests, visible)
+        if not callable(self.how.tau):
+            return thresholds(self.how.tau, rows, dests, visible)
         found = [math.inf] * len(rows)
         for i, (row, dest, n) in enumerate(zip(rows, dests, visible, strict=True)):
             with self.attempts.at(self.numbers[row]):
-                found[i] = threshold(self.shared.tau, dest, n)
+                found[i] = threshold(self.how.tau, dest, n)
         return found
 
     def _circuit(self, row: int, check: Check, facts: Mapping[str, str]) -> Circuit:
@@ -202,16 +205,16 @@ class Batch:
         return build_circuit(grown, settings.parameters(), check, facts)
 
 
-def _answered(run: "Run", settings: Settings, target: Target, other: Tokens | None, *, seeds: Seeds | None) -> Settings:
-    """The settings of one run: which tokens its answer is, and which others it is held against."""
+def _answered(request: TraceRequest, how: TraceSettings) -> Settings:
+    """What one run is traced for: which tokens its answer is, and which others it is held against."""
+    run, target = request.run, Likeliest(1) if request.target is None else request.target
+    end = run.position(request.end, "end")
     run.require_fresh()
-    asked, against = Likeliest(1) if target is None else target, tuple(token_ids(run, other, settings.end))
-    chosen = seeds or ("linear" if against else "prob")
-    ids: Sequence[int] = ()
-    if not isinstance(chosen, Probe):
-        ids = choose_targets(run, asked, settings.end)
-    likeliest = asked if isinstance(asked, Likeliest) else None
-    return replace(settings, target_ids=tuple(ids), against_ids=against, likeliest=likeliest, seeds=chosen)
+    against = tuple(token_ids(run, request.against, end))
+    seeds = how.seeds or ("linear" if against else "prob")
+    ids: Sequence[int] = () if isinstance(seeds, Probe) else choose_targets(run, target, end)
+    likeliest = target if isinstance(target, Likeliest) else None
+    return Settings(tuple(ids), against, end, likeliest, seeds, how)
 
 
 def _heads(writers: Sequence[tuple[int, Writer]]) -> Int[np.ndarray, "place 5"]:

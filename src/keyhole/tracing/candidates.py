@@ -11,7 +11,7 @@ so that all rows together receive S . w = p_s(S) - p_s(0).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +20,7 @@ from torch import Tensor
 from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.facts import Rotary, turn
 from keyhole.models.numbers import working_dtype
+from keyhole.settings.tracing import Keys as Keys
 from keyhole.tracing.upstream import Reads, Writes
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ class Sites:
 # structure, so attributions C w need only coordinates:
 #
 #     attribution of (component c, channel k) = factor_c * coord_ck * gain_k
-
-Keys = Literal["all", "source"]
 
 
 @dataclass(frozen=True)

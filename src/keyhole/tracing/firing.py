@@ -3,7 +3,7 @@
 What is the answer to why a head attends here? A firing: its weight, its threshold, and its signals, side by side.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.tokens import token_label
 from keyhole.qk.firings import check_tau, dynamic_tau
 from keyhole.qk.omega import omega
+from keyhole.settings.tracing import Tau as Tau
 from keyhole.tracing.candidates import Sites
 from keyhole.tracing.search import Removed
 from keyhole.tracing.upstream import Writes
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from keyhole.tracing.why import Flavour
     from keyhole.web.notebook import Widget
 
-Tau = Literal["dynamic"] | float | Callable[[int], float]
 Why = Literal["here", "not"]  # what is explained: that a head attends here, or that it does not
 
 

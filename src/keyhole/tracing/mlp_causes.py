@@ -10,7 +10,7 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,8 @@ from keyhole.circuits.text import node_label
 from keyhole.errors import KeyholeError, NothingToTraceError, require_choice
 from keyhole.models.numbers import exact_matmul, require_exact
 from keyhole.models.tokens import token_label
+from keyhole.settings.tracing import Constants as Constants
+from keyhole.settings.tracing import check_cover
 from keyhole.tracing.mlp_attribution import Parts, parts_at
 from keyhole.tracing.mlp_places import Along, Places, mlp_places, norm_scale, weights_of
 from keyhole.tracing.upstream import Writes
@@ -188,7 +190,6 @@ def _without(
 #
 # The causes are the writers, and the offset, with the largest parts, until these add up to `cover` of s.
 
-Constants = Literal["baseline", "causes"]
 _NEURONS = 8  # named
 CANCELS = 10.0  # sum of |parts| over s, from which causes are not stable
 
@@ -273,12 +274,6 @@ def explain_mlp(
             "nothing pushes there: ask for the opposite direction."
         )
     return write
-
-
-def check_cover(cover: float) -> None:
-    """Refuse what is no share."""
-    if not 0 < cover <= 1:
-        raise KeyholeError(f"cover is {cover}, but the share that causes account for lies between 0 and 1.")
 
 
 def explain_places(places: Places, d: Float[Tensor, "spot d_model"], cover: float) -> list[MlpWrite]:

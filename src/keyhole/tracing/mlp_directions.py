@@ -16,12 +16,13 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import EdgeSide
 from keyhole.circuits.records import Kind, SideName, Signal, Writer
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul
+from keyhole.settings.tracing import Through as Through
 from keyhole.tracing.answers import Tokens, token_ids
 from keyhole.tracing.candidates import Sites, ig_vectors
 from keyhole.tracing.firing import Side
-from keyhole.tracing.mlp_causes import Cause, Constants, MlpWrite, check_cover
+from keyhole.tracing.mlp_causes import Cause, MlpWrite
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import by_number
 
@@ -148,22 +149,6 @@ def offset_of(writer: Writer) -> Writer:
     """What an MLP writes, or a head moves, with nothing but constants to read: a writer of its own."""
     kind: Kind = "mlp_offset" if writer.kind == "mlp" else "value_offset"
     return Writer(kind, writer.layer, writer.head, writer.src, writer.src)
-
-
-@dataclass(frozen=True)
-class Through:
-    """How circuits go on behind MLPs: settings of `trace(through=...)`."""
-
-    cover: float = 0.8  # share of a write that its causes account for
-    eps: float = 0.01  # influence below which a node is not explained
-    values: bool = True  # explain what heads move, beside where they look
-    constants: Constants = "baseline"  # what biases write is a baseline, or a cause as any other
-
-    def __post_init__(self) -> None:
-        require_choice("constants", self.constants, Constants)
-        check_cover(self.cover)
-        if not 0 <= self.eps < 1:
-            raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from keyhole.circuits.records import Writer
 from keyhole.circuits.text import words_label
-from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.errors import NothingToTraceError
 from keyhole.models.tokens import token_texts
 from keyhole.models.weights import HeadOut
+from keyhole.settings.tracing import Probability as Probability
 from keyhole.tracing.mlp_attribution import parts_at
 from keyhole.tracing.upstream import Writes
 
@@ -101,17 +102,6 @@ def words_of(writes: Writes, ids: list[int]) -> str:
 
 _FIRST_PICKS = 16  # writers tried at first
 _STATES = 1 << 20  # logits held at once on the path, in float64
-
-
-@dataclass(frozen=True)
-class Probability:
-    """Seeds "prob" with another threshold than usual: the share of the answer's log-likelihood that they carry."""
-
-    tau: float = 0.8  # the share, above 0 and up to 1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tau <= 1:
-            raise KeyholeError(f"seed_tau is {self.tau}, but a share of the answer lies between 0 and 1, not 0.")
 
 
 @dataclass(frozen=True)

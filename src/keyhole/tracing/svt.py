@@ -28,14 +28,16 @@ from keyhole.circuits.records import Place, SideName, Signal, Svt, Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
+from keyhole.qk.channels import check_head
 from keyhole.qk.controls import slice_sets
 from keyhole.qk.omega import omega
+from keyhole.settings.tracing import ChannelChoice, Start, SvtSettings
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.seeds import Seed
-from keyhole.tracing.settings import ChannelChoice, Seeds, Settings, SvtSettings, find_seeds
+from keyhole.tracing.settings import Seeds, Settings, find_seeds
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def trace_svt(
         ids = [] if asked is None else choose_targets(run, asked, at)
         likeliest = asked if isinstance(asked, Likeliest) else None
         chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, seeds or "linear")
-        places = rule.places(run, at)
+        places = places_of(run, rule, at)
         growing = _given(run, chosen, places, rule) if places else _seeded(run, chosen)
         _grow_all(growing, rule, progress)
         (check,), facts = check_runs(growing.writes, logits_at=[at]), model_facts(run.model)
@@ -98,7 +100,7 @@ def contributions(
     """How much does each upstream head contribute to this score, through dest and through src?"""
     run.require_fresh()
     rule, writes = SvtSettings(channels=channels, start=[(*head, dest, src)]), Writes([run])
-    (place,) = rule.places(run, len(run) - 1)
+    (place,) = places_of(run, rule, len(run) - 1)
     with exact_matmul():
         return _contributions(writes, place, _outputs(writes, place[0]), rule)
 
@@ -123,6 +125,28 @@ def head_outputs(writes: Writes, n_layers: int, token: int) -> Float[Tensor, "la
     z = torch.einsum("lhb,lhbr->lhr", writes.patterns.rows(n_layers, only, at)[0], writes.values[0, :n_layers])
     written = [z[i, :, None] @ writes.weights(writes.attention_layers[i]).W_O for i in range(n_layers)]
     return torch.stack(written)[:, :, 0] / writes.out_scale[0, :n_layers, token, None, None]
+
+
+def places_of(run: "Run", rule: SvtSettings, end: int) -> tuple[Place, ...]:
+    """The firings that tracing begins with, in a run whose answer is predicted at `end`; none without a start."""
+    return tuple(_place(run, each, end) for each in rule.start or ())
+
+
+def _place(run: "Run", start: Start, end: int) -> Place:
+    """A start in a run; of a head alone, what it attends to most from `end`."""
+    layer, head = check_head(run, start[:2])
+    if len(start) == 2:
+        row = _row(run, layer, head, end).clone()
+        row[0] = -1.0  # attention rests on the first token when there is nothing to move
+        src = int(row.argmax())
+        if src == 0 or src > end:
+            raise KeyholeError(f"head {layer}.{head} sees nothing but the first token from token {end}: give its dest.")
+        return layer, head, end, src
+    dest, src = run.position(start[2], "dest"), run.position(start[3], "src")
+    first = int(run.layer(layer).first[dest])
+    if not first <= src <= dest:
+        raise KeyholeError(f"src {src} is not visible from dest {dest}, which sees tokens {first} to {dest}.")
+    return layer, head, dest, src
 
 
 def _seeded(run: "Run", settings: Settings) -> Growing:

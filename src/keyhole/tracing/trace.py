@@ -5,23 +5,21 @@ together, from the top down. The graph is the recursive one.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from keyhole.brief import Table, as_dataframe
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.exports import signal_rows
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import prompt_text
 from keyhole.progress import Progress, silent
+from keyhole.settings.fields import chosen
+from keyhole.settings.tracing import TraceOptions, TraceSettings
 from keyhole.tracing.answers import Target, Tokens
 from keyhole.tracing.batch import Attempts, Batch, Errors, TraceRequest, Untraced
-from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import Tau
-from keyhole.tracing.mlp_directions import Through
-from keyhole.tracing.settings import Seeds, Settings, Sinks, SvtSettings
 from keyhole.tracing.svt import trace_svt
 
 if TYPE_CHECKING:
@@ -29,30 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Circuits", "trace", "trace_many"]
 
-ThroughOption = Literal["heads", "mlps"] | Through
-Method = Literal["accpp", "svt"]
-MethodOption = Method | SvtSettings
-_ACCPP = {"tau": "dynamic", "keys": "all", "sinks": "keep"}  # what the other method would not heed
 Found = TypeVar("Found", covariant=True)
 _TOGETHER = 32  # circuits whose objects are made at once, when all are looked at
 _MOVED_FLOATS = 1 << 28  # what heads move, held at once: 1 GB in float32, of as many runs as fit
-
-
-class ManyOptions(TypedDict, total=False):
-    """How to trace, for callers that pass it on: `trace_many` says what each option does."""
-
-    seeds: Seeds | None
-    tau: Tau
-    keys: Keys
-    sinks: Sinks
-    through: ThroughOption
-    progress: Progress | None
-
-
-class Options(ManyOptions, total=False):
-    """The same for one run, and where its answer is predicted."""
-
-    end: int | str
 
 
 class Circuits(Sequence[Found]):
@@ -125,18 +102,16 @@ def trace(
     target: Target = None,
     *,
     against: Tokens | None = None,
-    seeds: Seeds | None = None,
-    tau: Tau = "dynamic",
-    keys: Keys = "all",
-    sinks: Sinks = "keep",
-    through: ThroughOption = "mlps",
+    settings: TraceSettings | None = None,
     end: int | str = -1,
     progress: Progress | None = None,
+    **options: Unpack[TraceOptions],
 ) -> Circuit:
-    """Trace the circuit behind one answer, predicted at `end`. See `trace_many` for the other options."""
-    shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [TraceRequest(run, target, against, seeds, end)]
-    (circuit,) = _trace(asked, shared, Attempts([run], "raise"), progress or silent)
+    """Trace the circuit behind one answer, predicted at `end`. See `Run.trace` for the options."""
+    how, report = chosen(settings, TraceSettings, options), progress or silent
+    if how.svt is not None:
+        return trace_svt(run, target, against=against, settings=how.svt, seeds=how.seeds, end=end, progress=report)
+    (circuit,) = _trace([TraceRequest(run, target, against, end)], how, Attempts([run], "raise"), report)
     assert isinstance(circuit, Circuit)
     return circuit
 
@@ -147,8 +122,10 @@ def trace_many(
     targets: Sequence[Target] | None = None,
     *,
     against: Sequence[Tokens | None] | None = None,
+    settings: TraceSettings | None = None,
     errors: Literal["raise"],
-    **options: Unpack[ManyOptions],
+    progress: Progress | None = None,
+    **options: Unpack[TraceOptions],
 ) -> "Circuits[Circuit]": ...
 
 
@@ -158,8 +135,10 @@ def trace_many(
     targets: Sequence[Target] | None = None,
     *,
     against: Sequence[Tokens | None] | None = None,
+    settings: TraceSettings | None = None,
     errors: Literal["keep"] = "keep",
-    **options: Unpack[ManyOptions],
+    progress: Progress | None = None,
+    **options: Unpack[TraceOptions],
 ) -> "Circuits[Circuit | Untraced]": ...
 
 
@@ -168,13 +147,10 @@ def trace_many(
     targets: Sequence[Target] | None = None,
     *,
     against: Sequence[Tokens | None] | None = None,
-    seeds: Seeds | None = None,
-    tau: Tau = "dynamic",
-    keys: Keys = "all",
-    sinks: Sinks = "keep",
-    through: ThroughOption = "mlps",
+    settings: TraceSettings | None = None,
     errors: Errors = "keep",
     progress: Progress | None = None,
+    **options: Unpack[TraceOptions],
 ) -> "Circuits[Circuit] | Circuits[Circuit | Untraced]":
     """Trace the circuits of several runs of one model together.
 
@@ -182,33 +158,38 @@ def trace_many(
         runs: Of one model: `model.run_many(prompts)`.
         targets: The answer of each run, as `Run.trace` takes it. Default: the likeliest next token of each.
         against: The other answer of each run, or None for a run without.
-        seeds: How an answer is split over what wrote it; this and what follows as `Run.trace` takes it.
+        settings: How they are traced: a `keyhole.tracing.TraceSettings`, whose fields are the choices below.
+        errors: A prompt that cannot be traced is kept as `Untraced` in the place of its circuit ("keep"), or raises.
+        progress: Called with the number of layers done and their total, also between blocks of a layer's firings: an
+            exception from there stops the work.
+        **options: Choices by name, as `Run.trace` takes them; beside a record they change it.
+        method: "accpp" alone: svt traces one run at a time.
+        seeds: How an answer is split over what wrote it.
         tau: The weight below which an attention weight counts as gone.
         keys: What a removal on the src side touches.
         sinks: What to do with attention to the first token.
         through: Whether circuits go on through MLPs.
-        errors: A prompt that cannot be traced is kept as `Untraced` in the place of its circuit ("keep"), or raises.
-        progress: Called with the number of layers done and their total, also between blocks of a layer's firings: an
-            exception from there stops the work.
 
     Returns:
         The circuits, in the order of the runs. `to_dataframe` makes one table of all. What was found lies in columns;
         a circuit's objects are made when it is looked at.
     """
+    how = chosen(settings, TraceSettings, options)
     answers: Sequence[Target] = [None] * len(runs) if targets is None else targets
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(answers) == len(others):
         raise KeyholeError("give at least one run, and one target (and one `against`), if any, for each run.")
     if any(run.model is not runs[0].model for run in runs):
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
-    shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [
-        TraceRequest(run, target, other, seeds, -1) for run, target, other in zip(runs, answers, others, strict=True)
-    ]
-    return _trace(asked, shared, Attempts(runs, errors), progress or silent)
+    if how.svt is not None:
+        raise KeyholeError("svt traces one prompt at a time: call `run.trace` for each, or leave the method out.")
+    asked = [TraceRequest(*request) for request in zip(runs, answers, others, strict=True)]
+    return _trace(asked, how, Attempts(runs, errors), progress or silent)
 
 
-def _trace(asked: Sequence[TraceRequest], shared: Settings, attempts: Attempts, progress: Progress) -> "Circuits[Any]":
+def _trace(
+    asked: Sequence[TraceRequest], how: TraceSettings, attempts: Attempts, progress: Progress
+) -> "Circuits[Any]":
     """All runs, as many side by side as fit into memory."""
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
@@ -217,7 +198,7 @@ def _trace(asked: Sequence[TraceRequest], shared: Settings, attempts: Attempts, 
     report = _reporting(progress, depth * len(batches))
     with exact_matmul(), model.steady(), _no_collection():
         for batch in batches:
-            found |= Batch({i: asked[i] for i in batch}, shared, attempts, report).circuits()
+            found |= Batch({i: asked[i] for i in batch}, how, attempts, report).circuits()
     return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])
 
 
@@ -244,41 +225,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-def _through(asked: ThroughOption) -> Through | None:
-    if isinstance(asked, Through):
-        return asked
-    require_choice("through", asked, Literal["heads", "mlps"])
-    return Through() if asked == "mlps" else None
-
-
-def svt_of(method: MethodOption) -> SvtSettings | None:
-    """The settings of svt, which "svt" stands for the usual ones of; None: the method is accpp."""
-    if isinstance(method, SvtSettings):
-        return method
-    require_choice("method", method, Method)
-    return SvtSettings() if method == "svt" else None
-
-
-def require_no_accpp(options: Mapping[str, Any]) -> None:
-    """Refuse options that svt would not heed; a plain `through` is no refusal, since svt keeps to heads anyway."""
-    further = isinstance(options.get("through"), Through)
-    if further or any(options.get(name, usual) != usual for name, usual in _ACCPP.items()):
-        raise KeyholeError(
-            "tau, keys, sinks and how to go through MLPs are settings of the method accpp: leave them out. Those of "
-            "svt are threshold, share, channels and start (in Python a keyhole.SvtSettings)."
-        )
-
-
-def trace_by(
-    method: MethodOption, run: "Run", target: Target, *, against: Tokens | None, **options: Unpack[Options]
-) -> Circuit:
-    """The circuit by `trace` or by `trace_svt`, which has settings of its own and keeps to heads."""
-    settings = svt_of(method)
-    if settings is None:
-        return trace(run, target, against=against, **options)
-    require_no_accpp(options)
-    progress, seeds = options.get("progress") or silent, options.get("seeds")
-    end = options.get("end", -1)
-    return trace_svt(run, target, against=against, settings=settings, seeds=seeds, end=end, progress=progress)

@@ -35,10 +35,11 @@ from keyhole.faithfulness.wiring import Reader, Wiring, reach_of
 from keyhole.files import user_path, write_at_once
 from keyhole.intervene.removal import Metric
 from keyhole.models.weights import Dims
+from keyhole.settings.tracing import TraceSettings
 from keyhole.studies.curves.attribution import along_masks, eap, eap_ig_inputs, gim
 from keyhole.studies.curves.cohort import CohortQuestion, Group
 from keyhole.studies.curves.settings import EdgeMethod
-from keyhole.tracing.trace import Method, ThroughOption, trace_by
+from keyhole.tracing.trace import trace
 
 STEPS = 5  # of the way, for "integrated"
 BELOW = 1e6  # by how much the edges of a circuit that suffices are above the largest share
@@ -99,15 +100,12 @@ def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[
 def traced(method: EdgeMethod, question: CohortQuestion) -> Circuit:
     """By one of the methods that trace: the store's own, or traced with default settings."""
     stored, metric = question.circuit, question.metric
-    through: ThroughOption = "mlps" if method == "accpp" else "heads"
-    by: Method = "svt" if method == "svt" else "accpp"
-    if stored is not None and (stored.parameters.method, getattr(stored.parameters, "through", "heads")) == (
-        by,
-        through,
-    ):
-        return stored
-    against = list(metric.against) or None
-    return trace_by(by, question.run, list(metric.targets), against=against, through=through)
+    how = TraceSettings("svt" if method == "svt" else "accpp", through="mlps" if method == "accpp" else "heads")
+    if stored is not None:
+        by = (stored.parameters.method, getattr(stored.parameters, "through", "heads"))
+        if by == (how.method, how.through):
+            return stored
+    return trace(question.run, list(metric.targets), against=list(metric.against) or None, settings=how)
 
 
 def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> Float[np.ndarray, "writer reader pos"]:

@@ -1,9 +1,10 @@
 """What can be chosen about faithfulness curves? One record, which the library, the command line and pages read."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.settings.fields import option, require_choices
 
 Baseline = Literal["mean", "counterfactual", "resting", "zero"]
 Tokens = Literal["dropped", "kept"]
@@ -25,35 +26,24 @@ class CurveSettings:
     'dropped'
     """
 
-    methods: tuple[EdgeMethod, ...] | None = field(
-        default=None, metadata={"help": "Methods to compare. Default: all that the baseline allows."}
+    prompts: int = option(32, "Prompts that methods are shown, and as many others to cut edges in.", least=1)
+    baseline: Baseline = option(
+        "mean",
+        "What stands in for a cut edge: the mean over prompts of its template and length, the prompt's own "
+        "counterfactual (patching, as MIB does), the resting state, or zero (invalid under a norm).",
     )
-    prompts: int = field(
-        default=32, metadata={"help": "Prompts that methods are shown, and as many others to cut edges in."}
+    tokens: Tokens = option(
+        "dropped", "Whether an edge is one token's (kept) or joins two components at all tokens (dropped, as in MIB)."
     )
-    baseline: Baseline = field(
-        default="mean",
-        metadata={
-            "help": "What stands in for a cut edge: the mean over prompts of the same template and length, the "
-            "prompt's own counterfactual (patching, as MIB does), the resting state, or zero (invalid under a norm)."
-        },
+    ranking: Ranking = option("signed", "Order of edges: by signed scores or by their absolute values.")
+    per: Per = option(
+        "task", "Scores over shown prompts, cut in others (task), or each prompt's own, cut in itself: a fit (prompt)."
     )
-    tokens: Tokens = field(
-        default="dropped",
-        metadata={"help": "dropped: an edge joins two components at all tokens, as in MIB; kept: at one token."},
+    methods: tuple[EdgeMethod, ...] | None = option(
+        None, f"Some of {', '.join(METHODS)}, separated by commas. Default: all that the baseline allows."
     )
-    ranking: Ranking = field(
-        default="signed", metadata={"help": "Order of edges: by signed scores or by their absolute values."}
-    )
-    per: Per = field(
-        default="task",
-        metadata={
-            "help": "task: scores averaged over the shown prompts, edges cut in other prompts; prompt: each prompt's "
-            "own scores, cut in itself, which is a fit."
-        },
-    )
-    draws: int = field(default=3, metadata={"help": "Draws of random edges."})
-    seed: int = field(default=0, metadata={"help": "Seed of random orders."})
+    draws: int = option(3, "Draws of random edges, or of random groups with --split.", least=1)
+    seed: int = option(0, "Of all that is drawn.")
 
     def __post_init__(self) -> None:
         named = None if self.methods is None else tuple(dict.fromkeys(self.methods))
@@ -62,12 +52,7 @@ class CurveSettings:
             raise KeyholeError(f"give at least one method, of {', '.join(METHODS)}.")
         for method in named or ():
             require_choice("method", method, EdgeMethod)
-        for name, choices in (("baseline", Baseline), ("tokens", Tokens), ("ranking", Ranking), ("per", Per)):
-            require_choice(name, getattr(self, name), choices)
-        if self.draws < 1 or self.prompts < 1:
-            raise KeyholeError(
-                f"{self.prompts} prompts and {self.draws} draws of random edges are too few: at least 1."
-            )
+        require_choices(self)
         refused = [method for method in named or () if self.baseline == "zero" and method in NEED_BASELINE]
         if refused:
             raise KeyholeError(

@@ -18,13 +18,13 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers import require_same_weights
 from keyhole.progress import Progress, silent
+from keyhole.settings.tracing import TraceSettings
 from keyhole.stats import Interval, as_text, interval
 from keyhole.store.manifest import some_prompts, traced_prompts
 from keyhole.store.model import model_of
 from keyhole.studies.families.sets import circuit_sets
-from keyhole.studies.stability.variations import Refused, Variation, options_of, retrace, rounded, usual
+from keyhole.studies.stability.variations import Refused, Variation, retrace, rounded, settings_of, usual
 from keyhole.tasks.example import Example
-from keyhole.tracing.trace import ManyOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -276,14 +276,14 @@ def stability(
             store.manifest.model["fingerprint"],
             f"{other.path} is of another model than {store.path}: circuits of two models share no heads.",
         )
-    rng, options = random.Random(seed), options_of(store)
+    rng, settings = random.Random(seed), settings_of(store)
     changes = (
         usual(model, [example for example, _ in asked.values()], seed=seed) if variations is None else list(variations)
     )
     told, total, rows, left_out = progress or silent, len(changes), [], dict[str, str]()
     for done, change in enumerate(changes):
         told(done * len(asked), total * len(asked))
-        kept, refused = varied(model, list(asked.values()), change, options, bos=store.manifest.settings.get("bos"))
+        kept, refused = varied(model, list(asked.values()), change, settings, bos=store.manifest.settings.get("bos"))
         if kept:
             rows.append(Stays(change.name, False, in_common(kept, roles=roles), refused))
         else:
@@ -298,17 +298,17 @@ def stability(
 
 
 def varied(
-    model: "Model", asked: Sequence[Asked], change: Variation, options: ManyOptions, *, bos: bool | None = None
+    model: "Model", asked: Sequence[Asked], change: Variation, settings: TraceSettings, *, bos: bool | None = None
 ) -> tuple[Pairs, dict[str, int]]:
     """Each circuit with that of the changed question; and how many there are not, by reason."""
     changed = [(one, one[0] if change.example is None else change.example(one[0])) for one in asked]
     fits = [(one, example) for one, example in changed if example is not None]
     refused = Counter({"it does not fit": len(changed) - len(fits)} if len(fits) < len(changed) else {})
-    told = options if change.options is None else change.options(options)
+    how = settings if change.settings is None else change.settings(settings)
     if change.dtype is not None:
         model = rounded(model, change.dtype, weights_only=change.weights_only)
     kept: Pairs = []
-    found = retrace(model, [example for _, example in fits], told, bos=bos)
+    found = retrace(model, [example for _, example in fits], how, bos=bos)
     for (one, example), circuit in zip(fits, found, strict=True):
         if isinstance(circuit, Refused):
             refused[circuit.reason] += 1

@@ -6,7 +6,7 @@ What can be changed a little about a question? The numbers' precision, the thres
 import copy
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,14 +16,12 @@ from keyhole.errors import KeyholeError
 from keyhole.models.load import load
 from keyhole.models.tokens import one_token_words
 from keyhole.qk.firings import dynamic_tau
+from keyhole.settings.tracing import Probability, Tau, Through, TraceSettings
 from keyhole.tasks.answers import answer_ids, answered
 from keyhole.tasks.copying import ioi_example, ioi_words
 from keyhole.tasks.example import Example
 from keyhole.tracing.batch import Untraced
-from keyhole.tracing.firing import Tau
-from keyhole.tracing.mlp_directions import Through
-from keyhole.tracing.seeds import Probability
-from keyhole.tracing.trace import ManyOptions, trace_many
+from keyhole.tracing.trace import trace_many
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -36,7 +34,7 @@ class Variation:
 
     name: str
     example: Callable[[Example], Example | None] | None = None  # None comes back where it does not fit
-    options: Callable[[ManyOptions], ManyOptions] | None = None
+    settings: Callable[[TraceSettings], TraceSettings] | None = None
     dtype: torch.dtype | None = None
     weights_only: bool = False  # weights are rounded to `dtype`, and computed with as before
 
@@ -49,8 +47,8 @@ def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list
     if own == torch.float32:  # activations of some models are too large to be rebuilt in half precision
         found.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
     found += [
-        Variation("half of tau", options=lambda told: scaled_tau(told, 0.5)),
-        Variation("double tau", options=lambda told: scaled_tau(told, 2.0)),
+        Variation("half of tau", settings=lambda how: scaled_tau(how, 0.5)),
+        Variation("double tau", settings=lambda how: scaled_tau(how, 2.0)),
     ]
     if all(_is_ioi(example) for example in examples):
         rng = random.Random(seed)
@@ -70,27 +68,25 @@ def _name(dtype: torch.dtype) -> str:
 # -- settings --------------------------------------------------------------------------------------------------------
 
 
-def scaled_tau(told: ManyOptions, by: float) -> ManyOptions:
+def scaled_tau(settings: TraceSettings, by: float) -> TraceSettings:
     """The same settings with so many times the threshold; below 1, so that something is always traced."""
-    was = told.get("tau", "dynamic")
+    was = settings.tau
     if callable(was):
         raise KeyholeError("tau is a function here: give 'dynamic' or a number to take more or less of it.")
     tau: Tau = (lambda dest: min(0.99, by * dynamic_tau(dest + 1))) if isinstance(was, str) else min(0.99, by * was)
-    return {**told, "tau": tau}
+    return replace(settings, tau=tau)
 
 
-def options_of(store: "Store") -> ManyOptions:
+def settings_of(store: "Store") -> TraceSettings:
     """How the circuits of a store were traced, for tracing others alike."""
     told = store.manifest.settings
     through = {name: told[name] for name in ("cover", "eps", "values", "constants") if name in told}
     rule = told.get("seeds")
-    return {
-        "seeds": Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
-        "tau": told.get("tau", "dynamic"),
-        "keys": told.get("keys", "all"),
-        "sinks": told.get("sinks", "keep"),
-        "through": "heads" if told.get("through") == "heads" else Through(**through),
-    }
+    return TraceSettings(
+        seeds=Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
+        through="heads" if told.get("through") == "heads" else Through(**through),
+        **{name: told[name] for name in ("tau", "keys", "sinks") if name in told},
+    )
 
 
 def rounded(model: "Model", dtype: torch.dtype, *, weights_only: bool = False) -> "Model":
@@ -156,7 +152,7 @@ class Refused:
 
 
 def retrace(
-    model: "Model", examples: Sequence[Example], options: ManyOptions, *, bos: bool | None = None
+    model: "Model", examples: Sequence[Example], settings: TraceSettings, *, bos: bool | None = None
 ) -> list[Circuit | Refused]:
     """The circuits of these examples, traced as `keyhole bulk` would; refused where the model is wrong, or too coarse.
 
@@ -164,12 +160,12 @@ def retrace(
     """
     found: list[Circuit | Refused] = []
     for start in range(0, len(examples), _TOGETHER):
-        found += _traced(model, examples[start : start + _TOGETHER], options, bos)
+        found += _traced(model, examples[start : start + _TOGETHER], settings, bos)
     return found
 
 
 def _traced(
-    model: "Model", examples: Sequence[Example], options: ManyOptions, bos: bool | None
+    model: "Model", examples: Sequence[Example], settings: TraceSettings, bos: bool | None
 ) -> list[Circuit | Refused]:
     """Some together; where one is refused, each alone."""
     try:
@@ -179,19 +175,19 @@ def _traced(
         right = [i for i, one in enumerate(said) if (one.correct if one.difference is None else one.difference > 0)]
         if not right:
             return [Refused("the model answers otherwise") for _ in examples]
-        held = options.get("seeds") in (None, "linear")
+        held = settings.seeds in (None, "linear")
         made = trace_many(
             [runs[i] for i in right],
             [list(ids[i].answers) for i in right],
             against=[list(ids[i].against) if held and ids[i].against else None for i in right],
-            **options,
+            settings=settings,
         )
         own = dict(zip(right, made, strict=True))
         return [_kept(own.get(i)) for i in range(len(examples))]
     except KeyholeError as error:
         if len(examples) == 1:
             return [_refused(error)]
-        return [one for example in examples for one in _traced(model, [example], options, bos)]
+        return [one for example in examples for one in _traced(model, [example], settings, bos)]
 
 
 def _kept(found: Circuit | Untraced | None) -> Circuit | Refused:

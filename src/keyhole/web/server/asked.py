@@ -12,10 +12,11 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import MOST
 from keyhole.faithfulness.effects import What
-from keyhole.faithfulness.search import LEVEL
 from keyhole.models.model import Model
 from keyhole.models.organism import NAME as ORGANISM
 from keyhole.qk.channels import check_place
+from keyhole.settings.measuring import LEVEL
+from keyhole.settings.tracing import Method
 from keyhole.store.model import model_of
 from keyhole.tasks.catalogue import like as prompts_like
 from keyhole.tasks.copying import OWN, ioi_example
@@ -25,7 +26,6 @@ from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, threshold
 from keyhole.tracing.linear import firing_probe
 from keyhole.tracing.settings import Sinks
-from keyhole.tracing.trace import Method
 from keyhole.tracing.why import explain
 from keyhole.web.server.bodies import Body, spell
 from keyhole.web.server.jobs import Told

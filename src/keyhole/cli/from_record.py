@@ -1,0 +1,101 @@
+"""How do records of settings become options? One per field: a command has a parameter of the record's type instead."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import wraps
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+
+from keyhole.errors import KeyholeError
+from keyhole.settings.fields import Choice, choices_of
+from keyhole.strict import quoted
+
+_TYPED = (str, int, float, bool, Path)  # that the command line reads by itself
+_KIND = inspect.Parameter.KEYWORD_ONLY  # as typer calls: a record may then stand anywhere among the parameters
+Reader = Callable[[Any], Any]
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def from_records(**readers: Reader) -> Callable[[Command], Command]:
+    """A command whose parameters that are records are options, one per field, in their place; it gets the records.
+
+    A field of a type that the command line does not know has a reader, under its name: a function of the text, or of
+    the list of texts, that the option takes. A parameter with a field's name gets what was typed.
+    """
+    return lambda command: _adapted(command, readers)
+
+
+def _adapted(command: Any, readers: Mapping[str, Reader]) -> Any:
+    hints = get_type_hints(command, include_extras=True)
+    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    named = {choice.name for record in records.values() for choice in choices_of(record)}
+    reading, parameters, typed_too = dict[str, Reader](), list[inspect.Parameter](), named & set(hints)
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in (*records, *typed_too):
+            parameters.append(parameter.replace(annotation=hints[name], kind=_KIND))
+        for choice in choices_of(records[name]) if name in records else ():
+            typed, reading[choice.name] = _typed(choice, readers.get(choice.name))
+            parameters.append(inspect.Parameter(choice.name, _KIND, default=choice.default, annotation=typed))
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        values = {name: None if given[name] is None else reading[name](given[name]) for name in named}
+        made = {
+            name: record(**{choice.name: values[choice.name] for choice in choices_of(record)})
+            for name, record in records.items()
+        }
+        command(**{name: value for name, value in given.items() if name not in named or name in typed_too}, **made)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _typed(choice: Choice, reader: Reader | None) -> tuple[Any, Reader]:
+    """The type of a field's option, and what reads its value."""
+    about, dashed = choice.about, choice.name.replace("_", "-")
+    words = [kind for kind in choice.kinds if get_origin(kind) is Literal]
+    plain = [*words, *(kind for kind in choice.kinds if kind in _TYPED)]
+    if reader is not None:
+        (hint,) = [kind for name, kind in get_type_hints(reader).items() if name != "return"]
+    elif any(get_origin(kind) is tuple for kind in choice.kinds):
+        hint, reader = str, lambda text: _several(text, choice, dashed)
+    elif words and float in plain:
+        hint, reader = str, lambda text: _word_or_number(text, choice, dashed)
+    else:
+        (hint,), reader = plain, lambda value: value
+    names = about["names"] or ([f"--{dashed}"] if hint is bool and choice.default is False else [])
+    typed = typer.Option(
+        *names,
+        help=about["help"],
+        min=about["least"],
+        max=about["most"],
+        metavar=about["metavar"],
+        rich_help_panel=about["panel"],
+    )
+    return Annotated[hint | None if choice.optional else hint, typed], reader
+
+
+def _several(text: str, choice: Choice, dashed: str) -> tuple[str, ...]:
+    """Words separated by commas."""
+    (known,) = [get_args(get_args(kind)[0]) for kind in choice.kinds if kind is not NoneType]
+    given = tuple(word.strip() for word in text.split(","))
+    for word in given:
+        if word not in known:
+            raise KeyholeError(f"--{dashed} takes some of {', '.join(known)}, separated by commas, not {word!r}.")
+    return given
+
+
+def _word_or_number(text: str, choice: Choice, dashed: str) -> str | float:
+    """One of a few words, or a number."""
+    if text in choice.words:
+        return text
+    try:
+        return float(text)
+    except ValueError as error:
+        known = ", ".join(choice.words)
+        raise KeyholeError(f"--{dashed} takes {known} or a number such as 0.2, not {quoted(text)}.") from error

@@ -1,0 +1,94 @@
+"""How are all prompts of a bulk run traced? What decides the circuits, to the last digit: a store keeps all of it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from keyhole.errors import KeyholeError
+from keyhole.settings.fields import option, require_choices
+from keyhole.settings.measuring import LEVEL, PANEL, SUFFICIENT, SUFFICIENT_BOTH_SIGNS, SUFFICIENT_LEVEL
+from keyhole.settings.tracing import ACCPP, TAU, Probability, SeedRule, TraceSettings
+
+Wrong = Literal["keep", "skip"]
+FixedTau = Literal["dynamic"] | float
+BOS = "Put a beginning-of-sequence token first (default: the tokenizer's habit)."
+MOST = 32  # prompts that a prompt is measured against
+
+
+@dataclass(frozen=True)
+class Tracing(TraceSettings):
+    """How every prompt is traced: all of `TraceSettings`, and more.
+
+    The tokens of a start of svt may be roles of the task, such as (9, 6, "END", "IO").
+
+    `batch` and `threads` change no more than last digits: sums over a padded batch, or over the shares of threads, are
+    added up in another order. They are kept with the others: tables are the same whatever was interrupted.
+    """
+
+    seeds: SeedRule | Probability | None = option(
+        None, "Default: linear where the prompt has wrong answers or with --method svt, else prob."
+    )
+    tau: FixedTau = option("dynamic", TAU, panel=ACCPP)
+    wrong: Wrong = option("keep", "Prompts that the model gets wrong: trace them, or skip them.")
+    bos: bool | None = option(None, BOS)
+    batch: int = option(32, "Prompts traced together, within a part; memory grows.", least=1)
+    threads: int = option(1, "Of each worker.", least=1)
+    signals: bool = option(False, "Keep the vector of every signal, too.")
+    effects: bool = option(
+        False,
+        "Measure effects, shares and faithfulness against prompts like each: a task's, or others of the file.",
+        panel=PANEL,
+    )
+    sufficient: bool = option(False, SUFFICIENT, panel=PANEL)
+    level: float = option(LEVEL, SUFFICIENT_LEVEL, panel=PANEL)
+    both_signs: bool = option(False, SUFFICIENT_BOTH_SIGNS, panel=PANEL)
+
+    def __post_init__(self) -> None:
+        if self.seeds not in (None, *get_args(SeedRule)) and not isinstance(self.seeds, Probability):
+            raise KeyholeError(f"bulk runs have seeds 'prob', 'linear' or a Probability, not {self.seeds!r}.")
+        if self.tau != "dynamic" and not isinstance(self.tau, int | float):
+            raise KeyholeError(
+                f"tau of a bulk run is 'dynamic' or a number, not {self.tau!r}: a store keeps its value."
+            )
+        require_choices(self)
+        if (self.level, self.both_signs) != (LEVEL, False) and not self.sufficient:
+            raise KeyholeError("level and both signs are of circuits that suffice: ask for these (sufficient).")
+        if not 0 < self.level <= 1:
+            raise KeyholeError(f"level is {self.level}, but the share of an answer that is kept lies between 0 and 1.")
+        if self.sufficient and not self.as_usual():
+            raise KeyholeError(
+                "circuits that suffice are searched for and not traced: leave out method, seeds, tau, keys, sinks and "
+                "through."
+            )
+        super().__post_init__()
+
+    @property
+    def measured(self) -> Literal["effects", "sufficient"] | None:
+        """What is measured of every prompt, against prompts like it; None: nothing."""
+        return "sufficient" if self.sufficient else "effects" if self.effects else None
+
+    @property
+    def against(self) -> bool:
+        """Are answers held against wrong ones, where there are some?"""
+        return self.seeds in (None, "linear")
+
+    def plain(self) -> dict[str, Any]:
+        """Every choice as plain values, defaults spelled out: what a store keeps and compares.
+
+        Stores of accpp do not name the method, as when there was no other.
+        """
+        share = self.seeds.tau if isinstance(self.seeds, Probability) else Probability().tau
+        rule = "prob" if isinstance(self.seeds, Probability) else self.seeds
+        for_all = {name: getattr(self, name) for name in ("wrong", "bos", "batch", "threads")}
+        if self.measured is not None:  # stores without it do not name it, as when nothing was measured
+            for_all["like"] = MOST
+        if self.sufficient:
+            return {"method": "sufficient", "level": self.level, "both_signs": self.both_signs, **for_all}
+        if self.effects:
+            for_all["effects"] = True
+        if self.svt is not None:
+            usual = "linear" if self.svt.start is None else "given"
+            return {"method": "svt", "seeds": rule or usual, "seed_tau": share, **asdict(self.svt), **for_all}
+        through = {"through": "mlps", **asdict(self.mlps)} if self.mlps else {"through": "heads"}
+        accpp = {name: getattr(self, name) for name in ("tau", "keys", "sinks")}
+        usual = "linear where there are wrong answers"
+        return {"seeds": rule or usual, "seed_tau": share, **through, **accpp, **for_all}

@@ -1,0 +1,200 @@
+"""What can be chosen about a trace? The method, seeds, thresholds, and how circuits go on behind MLPs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, SupportsIndex, TypedDict
+
+from keyhole.brief import Head
+from keyhole.errors import KeyholeError
+from keyhole.settings.fields import option, require_choices
+from keyhole.strict import quoted
+
+Method = Literal["accpp", "svt"]
+SeedRule = Literal["prob", "linear"]
+Tau = Literal["dynamic"] | float | Callable[[int], float]
+Keys = Literal["all", "source"]
+Sinks = Literal["keep", "mark", "collapse"]
+Constants = Literal["baseline", "causes"]
+ChannelChoice = Literal["singular", "all"]
+Start = Head | tuple[int, int, int | str, int | str]  # layer and head, perhaps with dest and src
+ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
+TAU = "dynamic (2.5 / visible keys) or a weight between 0 and 1."
+KEYS = "What a src-side removal touches: all keys, or the source alone."
+
+
+class Seeding:
+    """Seeds chosen with settings of their own: a `Probability`, or a `Probe` (`keyhole.tracing.linear`)."""
+
+
+@dataclass(frozen=True)
+class Probability(Seeding):
+    """Seeds "prob" with another threshold than usual: the share of the answer's log-likelihood that they carry."""
+
+    tau: float = 0.8  # the share, above 0 and up to 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1:
+            raise KeyholeError(f"seed_tau is {self.tau}, but a share of the answer lies between 0 and 1, not 0.")
+
+
+@dataclass(frozen=True)
+class Through:
+    """How circuits go on behind MLPs: settings of `trace(through=...)`."""
+
+    cover: float = option(0.8, "Share of an MLP's write that its causes account for.", panel=ACCPP)
+    eps: float = option(0.01, "Influence below which a node is not explained.", panel=ACCPP)
+    values: bool = option(True, "Explain what heads move, too, or only where they look.", panel=ACCPP)
+    constants: Constants = option(
+        "baseline", "What biases write: a baseline of MLPs, or causes as others.", panel=ACCPP
+    )
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        check_cover(self.cover)
+        if not 0 <= self.eps < 1:
+            raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
+
+
+@dataclass(frozen=True)
+class SvtSettings:
+    """How `trace_svt` traces.
+
+    A start is a firing (layer, head, dest, src), or a head (layer, head): its firing from the token that predicts the
+    answer on the source it attends to most, the first token aside. In a bulk run dest and src may be roles of the task.
+
+    >>> SvtSettings(threshold=0.4, start=[(9, 6), (9, 9, -1, "Mary")]).start
+    ((9, 6), (9, 9, -1, 'Mary'))
+    """
+
+    threshold: float = option(0.5, "Attention weight from which a head fires.", panel=SVT)
+    share: float = option(
+        0.7, "Follow the heads that make up this share of all contributions to a firing through one token.", panel=SVT
+    )
+    channels: ChannelChoice = option(
+        "singular", "Contributions through the channels that make up a firing's score, or through all.", panel=SVT
+    )
+    start: Sequence[Start] | None = option(
+        None,
+        "Begin with this firing, not with the answer; a head alone: from the last token to the one it attends to most, "
+        "the first aside. Repeatable.",
+        metavar="L.H[:DEST:SRC]",
+        panel=SVT,
+    )
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        if not 0 < self.share < 1:
+            raise KeyholeError(f"share is {self.share}, but a share of all contributions lies above 0 and below 1.")
+        if not 0 < self.threshold <= 1:
+            raise KeyholeError(
+                f"threshold is {self.threshold}, but the attention weight of a firing lies above 0 and up to 1."
+            )
+        if self.start is not None:
+            object.__setattr__(self, "start", _starts(self.start))
+
+    def require_no_seeds(self, seeds: object) -> None:
+        """Refuse seeds where a start is given: the circuit begins there."""
+        if self.start is not None and seeds is not None:
+            raise KeyholeError(
+                "a circuit begins with given firings (start) or with seeds of the answer: leave one of them out."
+            )
+
+
+@dataclass(frozen=True)
+class TraceSettings:
+    """How a circuit is traced. With the method "svt", or a `SvtSettings`, what is of accpp is left as it is.
+
+    >>> TraceSettings(tau=0.2, through="heads").sinks
+    'keep'
+    """
+
+    method: Method | SvtSettings = option(
+        "accpp", "accpp: signals found by removal. svt: singular vector tracing, of 2024; heads alone."
+    )
+    seeds: SeedRule | Seeding | None = option(
+        None, "Default: linear where there is another answer (against) or with the method svt, else prob."
+    )
+    tau: Tau = option("dynamic", TAU, panel=ACCPP)
+    keys: Keys = option("all", KEYS, panel=ACCPP)
+    sinks: Sinks = option(
+        "keep", "Attention to the first token: keep, mark, or collapse (kept, not explained further).", panel=ACCPP
+    )
+    through: Literal["heads", "mlps"] | Through = option(
+        "mlps", "Go on through MLPs to the words (parts below eps are pruned), or end at MLPs.", panel=ACCPP
+    )
+
+    def __post_init__(self) -> None:
+        require_choice_of_seeds(self.seeds)
+        if self.tau != "dynamic" and not callable(self.tau):
+            check_tau(self.tau)
+        require_choices(self)
+        if self.svt is None:
+            return
+        if isinstance(self.through, Through) or (self.tau, self.keys, self.sinks) != ("dynamic", "all", "keep"):
+            raise KeyholeError(
+                "tau, keys, sinks and how to go through MLPs are settings of the method accpp: leave them out. Those "
+                "of svt are threshold, share, channels and start (in Python a keyhole.SvtSettings)."
+            )
+        self.svt.require_no_seeds(self.seeds)
+
+    @property
+    def svt(self) -> SvtSettings | None:
+        """The settings of svt, which "svt" stands for the usual ones of; None: the method is accpp."""
+        return SvtSettings() if self.method == "svt" else None if self.method == "accpp" else self.method
+
+    def as_usual(self) -> bool:
+        """Is a circuit traced as without any choice?"""
+        return all(getattr(self, field.name) == field.default for field in fields(TraceSettings))
+
+    @property
+    def mlps(self) -> Through | None:
+        """How to go on behind MLPs; None: circuits of heads, which end at MLPs."""
+        return Through() if self.through == "mlps" else None if self.through == "heads" else self.through
+
+
+class TraceOptions(TypedDict, total=False):
+    """The fields of `TraceSettings`, for functions that take them as keywords."""
+
+    method: Method | SvtSettings
+    seeds: SeedRule | Seeding | None
+    tau: Tau
+    keys: Keys
+    sinks: Sinks
+    through: Literal["heads", "mlps"] | Through
+
+
+def require_choice_of_seeds(seeds: object) -> None:
+    """Refuse what is no way to choose seeds."""
+    if not isinstance(seeds, Seeding) and seeds not in (None, "prob", "linear"):
+        raise KeyholeError(f"there are no seeds {seeds!r}: choose 'prob', 'linear', a Probability or a Probe.")
+
+
+def check_tau(tau: Any) -> float:
+    """The threshold as a number, or why it is none: no weight is below 0, and none above 1."""
+    try:
+        value = float(tau)
+    except (TypeError, ValueError, OverflowError) as error:  # the last of whole numbers of hundreds of digits
+        raise KeyholeError(f"tau is 'dynamic' or a number such as 0.2, not {quoted(tau)}.") from error
+    if not 0 < value <= 1:
+        raise KeyholeError(f"tau is {value}, but a threshold lies between 0 and 1 and is not 0: no weight is below 0.")
+    return value
+
+
+def check_cover(cover: float) -> None:
+    """Refuse what is no share."""
+    if not 0 < cover <= 1:
+        raise KeyholeError(f"cover is {cover}, but the share that causes account for lies between 0 and 1.")
+
+
+def _starts(given: Sequence[Start]) -> tuple[Start, ...]:
+    """The starts as tuples, refused unless each has the form of a head or of a firing."""
+    if len(given) == 0:
+        raise KeyholeError("start is empty: name a head or a firing to begin with, or leave it out.")
+    for each in given:
+        fits = isinstance(each, Sequence) and not isinstance(each, str) and len(each) in (2, 4)
+        if not (fits and all(isinstance(part, SupportsIndex | str) for part in each)):
+            raise KeyholeError(
+                f"start is a list of heads such as (9, 6) or firings such as (9, 6, -1, 'Mary'), and {each!r} is "
+                "neither."
+            )
+    return tuple(tuple(each) for each in given)  # type: ignore[misc]
