@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.bulk import OutOption, SeedOption, answer, require_places, table
+from keyhole.cli.bulk import OutOption, SeedOption, answer, require_places
 from keyhole.cli.measuring import CounterfactualOption, LikeOption, baseline_of
 from keyhole.cli.options import (
     CircuitModelOption,
@@ -97,7 +97,7 @@ def verify(
             show.plain(
                 f"\nBackups: what does the answer lose without a head and those that take over?\n{joint.verdict}"
             )
-            table(*joint.joint_cells)
+            show.report(joint.joint)
     stopped = result.stopped or (joint is not None and joint.stopped)
     raise typer.Exit(130 if stopped else 0 if result.agrees else 1)
 
@@ -184,15 +184,6 @@ def backups(
     settings = PairSettings(first=first, named=named, draws=draws, seed=seed)
     with show.paced_bar("Removing pairs", every=15.0) as progress:
         result = measure(circuit, loaded, settings=settings, progress=progress, **baseline)
-    answer(result, places, lambda: _show_backups(result), json=json)
+    answer(result, places, json=json)
     if result.stopped is not None:
         raise typer.Exit(130)
-
-
-def _show_backups(result: Backups) -> None:
-    show.plain(result.summary + "\n")
-    table(*result.cells)
-    columns, rows = result.joint_cells
-    if rows:
-        show.plain("A head removed alone, with its backups, and with as many random heads:")
-        table(columns, rows)
