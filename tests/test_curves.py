@@ -281,7 +281,10 @@ def test_intervals_are_those_of_resampled_prompts() -> None:
 def test_results_are_told_and_saved(tmp_path: Path) -> None:
     own = OwnCircuits(np.array([4.0, 2.0]), np.array([0.0, 2.0]), 7.0)
     found = made_up(np.tile(np.array([4.0, 8.0]), (1, 10, 1)), own=own)
-    assert "f = 0.40" in found.own_told and found.own_told in str(found) and "CMD 0.000" in str(found)
+    assert "f = 0.40" in found.own_told and found.own_told in str(found)
+    columns, (row, *_) = found.cells
+    cmd = str(row[columns.index(">CMD")])
+    assert cmd.startswith("0.000") and "CMD" in str(found) and cmd in str(found)
     for name in ("a.json", "a.csv", "a.html", "a.png"):
         found.save(tmp_path / name)
     record = json.loads((tmp_path / "a.json").read_text())

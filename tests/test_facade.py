@@ -91,9 +91,9 @@ def test_the_letter_is_found_by_itself_only_after_a_head_has_fetched_it(organism
 def test_what_was_found_is_told_saved_and_drawn(found: Found, tmp_path: Path) -> None:
     lines = str(found).splitlines()
     best = found.heads[0]
-    assert "one half makes the feature (60)" in lines[0] and lines[-1] == "16 of 32 heads have no feature (rank 0)."
+    assert "one half makes the feature (60)" in lines[2] and lines[-1] == "16 of 32 heads have no feature (rank 0)."
     assert lines[-2] == "and 8 more heads" and sum(not one.rank for one in found.heads) == 16
-    cells = lines[3].split()
+    cells = lines[[line[:4] for line in lines].index("head") + 2].split()
     assert cells[:2] == ["1.6", str(best.rank)] and cells[5] == f"{best.swap().normalised:.2f}"
     assert (
         repr(best) == f"<FoundHead 1.6: rank {best.rank}, gap {best.gap:.2f}, share {best.share:.2f}, p {best.p:.3f}>"

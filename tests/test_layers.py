@@ -15,6 +15,7 @@ SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
     ("_moved", "_openmp", "errors", "version"),
     ("brief", "cache", "files", "progress", "settings", "stats", "strict"),
+    ("report",),
     *[
         ("models",),
         ("qk",),
@@ -50,10 +51,10 @@ CONVENIENCES = {
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
     ("qk/channels.py", "Channels._repr_html_"),
-    ("studies/families/record.py", "Families._repr_html_"),
+    *[("report/report.py", name) for name in ("Reported._repr_html_", "Reported.save")],
     *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
     ("faithfulness/removals.py", "Verification._repr_html_"),
-    *[("faithfulness/backup_record.py", f"Backups.{name}") for name in ("plot", "save", "to_html")],
+    ("faithfulness/backup_record.py", "Backups.plot"),
 }
 
 

@@ -13,7 +13,6 @@ from commands import keyhole as command
 from keyhole import KeyholeError
 from keyhole.circuits.text import circuit_text
 from keyhole.faithfulness.story import story_text
-from keyhole.figures.style import Section, Spans, page
 from keyhole.naming import cues
 from keyhole.naming.attached import (
     edge_names,
@@ -42,6 +41,7 @@ from keyhole.naming.representatives import cues_of, side_by_side
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
 from keyhole.naming.subjects.stored import subjects_of
 from keyhole.naming.subjects.subject import Shown, Subject, alike, distinct, same_direction
+from keyhole.report import Report, Section, Spans, Table, as_html
 from keyhole.tasks import ioi
 from keyhole.tasks.example import piece_after
 from pages import carried
@@ -271,7 +271,8 @@ def test_the_page_shows_every_name_with_examples_tests_and_controls() -> None:
 
 def test_marked_pieces_are_escaped_and_unlinked_sections_have_no_link() -> None:
     cell = Spans([("<b>", ""), ("x&", "dest")])
-    made = page("t", "", [Section("one", "", ("text",), [(cell,)]), Section("two", linked=False)])
+    sections = [Section("one", [Table(("text",), [(cell,)])]), Section("two", ["x"], linked=False)]
+    made = as_html(Report("t", "", sections))
     assert '&lt;b&gt;<mark class="dest">x&amp;</mark>' in made
     assert made.count("<a href") == 1 and '<h2 id="part1">two' in made
 

@@ -33,6 +33,8 @@ from keyhole.features.contrast.report import record
 from keyhole.features.contrast.subspace import decompose, permuted_signs
 from keyhole.features.contrast.sums import contrast_matrix, query_variance, tally
 from keyhole.progress import quiet
+from keyhole.report import Report
+from keyhole.report.terminal import as_text
 from keyhole.tasks import pronouns
 
 HEAD = (1, 5)  # attends to the name that a tag question is about, whatever the adjective
@@ -139,7 +141,7 @@ def test_random_labels_look_like_nothing_in_any_settings(organism: Model, tmp_pa
     (case,) = found.no_feature
     assert max(other.rank for other in case.alternatives) >= 2
     assert {other.fails for other in case.alternatives} <= {"rank", "gap"}
-    said = reading.text(found, "names")
+    said = text(found, "names")
     assert "No other settings exceed their controls: they show no feature either." in said
     assert "exceeds its controls" not in said and "share may be chance" in said
 
@@ -157,7 +159,7 @@ def test_random_subspaces_alone_would_not_show_the_noise(organism: Model, tmp_pa
 def test_what_was_found_says_so_in_python(organism: Model, names: Collected, tmp_path: Path) -> None:
     found = organism.contrast(loaded(tmp_path, lines(80)), settings=SETTINGS)
     said = str(found)
-    assert "32 of 32 heads have no feature (rank 0)." in said and "head   rank     gap" not in said
+    assert "32 of 32 heads have no feature (rank 0)." in said and "swapped" not in said
     assert 'No feature of names in 1.5 with centre="each", rank="null", the default.' in said
     assert 'Ask for one by settings=StudySettings(centre="none", rank="energy").' in said
     assert found.no_feature == found.study.no_feature and repr(found).endswith("32 heads, none with a feature>")
@@ -169,7 +171,7 @@ def test_heads_with_a_feature_cost_nothing_more(organism: Model, monkeypatch: py
 
     monkeypatch.setattr("keyhole.features.contrast.alternatives.find_features", refuse)
     found = study(organism, {"boxes": box_contrast(120, 4)}, heads=[(1, 6)], settings=SETTINGS)
-    assert found.no_feature == () and record(found)["no_feature"] == [] and reading.text(found, "boxes") == ""
+    assert found.no_feature == () and record(found)["no_feature"] == [] and reading.by_feature(found) == {}
     of_rank_zero = study(organism, {"boxes": box_contrast(40, 4)}, settings=replace(SETTINGS, rank=0))
     assert of_rank_zero.no_feature == ()  # a rank that was asked for is no verdict
 
@@ -192,7 +194,7 @@ def test_keys_in_other_prompts_are_not_swapped(organism: Model) -> None:
     for case in found.no_feature:
         assert len(case.alternatives) == 3 and all(other.swap is None for other in case.alternatives)
         assert {other.fails for other in case.alternatives} <= {"rank", "gap", "swap"}
-    said = reading.text(found, "lexical")
+    said = text(found, "lexical")
     assert "exceeds its controls" not in said and "in the JSON record" not in said
 
 
@@ -214,10 +216,16 @@ def test_of_many_heads_the_first_are_swapped(organism: Model, names: Collected) 
     swapped = [any(other.swap for other in case.alternatives) for case in found.no_feature]
     assert len(swapped) > 8 and sum(swapped) <= 8 and not any(swapped[8:])
     assert all(other.fails != "swap" for case in found.no_feature[:8] for other in case.alternatives)
-    said = reading.text(found, "names")
+    said = text(found, "names")
     assert f"{len(swapped) - 8} more heads without a feature are in the JSON record, unswapped." in said
     rows = reading.other_rows(found.no_feature)
     assert len({row[0] for row in rows}) == 8
+
+
+def text(found: Study, name: str) -> str:
+    """What a study of one contrast says of heads without a feature, in Python."""
+    section = reading.section(found, reading.by_feature(found)[name], reading.as_python)
+    return as_text(Report("", "", [section]))
 
 
 def some(**changes: Any) -> Alternative:

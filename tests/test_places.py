@@ -7,8 +7,9 @@ import pytest
 import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.figures.style import Section, blank, page
+from keyhole.figures.style import blank
 from keyhole.models.tokens import spans_among
+from keyhole.report import Picture, Report, Section, Table, as_html
 from keyhole.store import model_of
 from keyhole.tasks import examples
 from keyhole.tasks.example import START, place_names, place_of
@@ -49,11 +50,11 @@ def test_a_store_knows_its_model(organism: Model, tmp_path: Path) -> None:
 
 def test_a_page_escapes_and_loads_nothing() -> None:
     evil = "<img src=x onerror=alert(1)></script>"
-    made = page(
-        evil, f"one\n\n{evil}", [Section(evil, evil, ["a", ">b"], [[evil, 1234.5], [None, 12345]], blank(1, 1))]
-    )
+    table = Table(["a", ">b"], [[evil, 1234.5], [None, 12345]])
+    section = Section(evil, [evil, Picture(lambda: blank(1, 1), evil), table])
+    made = as_html(Report(evil, f"one\n\n{evil}", [section]))
     assert evil not in made and made.count("&lt;img src=x onerror=alert(1)&gt;&lt;/script&gt;") == 8
     assert "http" not in made and "<script" not in made and made.count("<img ") == 1
     assert "1234.500" in made and "12,345" in made and "—" in made
     with pytest.raises(KeyholeError, match="rows of other lengths"):
-        page("t", "", [Section("s", columns=["a"], rows=[["1", "2"]])])
+        Section("s", [Table(["a"], [["1", "2"]])])

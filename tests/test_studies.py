@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 import keyhole
 from keyhole.cli.app import compare, curves, families, shared, sinks, stability
 from keyhole.cli.bulk import answer
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import blank
+from keyhole.report import Picture, Report, Reported, Table
 from keyhole.store import Outcome
 from keyhole.store.manifest import label_columns, some_prompts, spread
 from keyhole.studies.curves.cohort import usable
@@ -27,20 +27,19 @@ from stores import stored
 COMMANDS = (families, compare, curves, stability, shared, sinks)
 
 
-class Answer:
+class Answer(Reported):
     """A result as small as can be."""
+
+    def report(self) -> Report:
+        return Report("told", "", [], Table(("name", ">value"), [("a", 1)]), Picture(lambda: blank(1, 1), "nothing"))
 
     def record(self) -> dict[str, Any]:
         return {"value": float("nan")}
 
-    def to_html(self) -> str:
-        return "<p>1</p>"
 
-    def plot(self) -> Figure:
-        return blank(1, 1)
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        return ("name", ">value"), [("a", 1)]
+def lines_of(text: str) -> list[str]:
+    """The lines that are not empty."""
+    return [line for line in text.splitlines() if line]
 
 
 @pytest.mark.parametrize("name", ["out", "json", "seed", "model", "revision", "dtype", "device"])
@@ -52,18 +51,18 @@ def test_options_are_the_same_everywhere(name: str) -> None:
 
 def test_what_is_written_is_said_after_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = [tmp_path / f"a{suffix}" for suffix in (".json", ".html", ".csv", ".png")]
-    answer(Answer(), places, lambda: print("told"), json=False)
-    assert capsys.readouterr().out.splitlines() == ["told", *[f"wrote {path}" for path in places]]
+    answer(Answer(), places, json=False)
+    assert lines_of(capsys.readouterr().out) == ["told", *[f"wrote {path}" for path in places]]
     assert places[2].read_text() == "name,value\na,1\n" and json.loads(places[0].read_text()) == {"value": None}
-    answer(Answer(), places, lambda: print("told"), json=True)
+    answer(Answer(), places, json=True)
     assert json.loads(capsys.readouterr().out) == {"value": None}
 
 
 def test_a_file_that_cannot_be_written_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = [tmp_path / "gone" / "a.json", tmp_path / "b.json"]
     with pytest.raises(KeyholeError, match="gone"):
-        answer(Answer(), places, lambda: print("told"), json=False)
-    assert capsys.readouterr().out.splitlines() == ["told", f"wrote {places[1]}"]
+        answer(Answer(), places, json=False)
+    assert lines_of(capsys.readouterr().out) == ["told", f"wrote {places[1]}"]
 
 
 def test_some_prompts_are_of_all_orders(organism: keyhole.Model, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from keyhole import show
-from keyhole.show import lay_out
+from keyhole.report.terminal import lay_out
 
 COLUMNS = ("head", "dest", "src", ">weight", ">S(v)", "channels: share", ">normalised")
 ROWS = [

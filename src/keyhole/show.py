@@ -1,109 +1,22 @@
-"""How do results look in a terminal? Lines, bars, JSON, and tables that fit its width.
-
-How does a table fit a terminal? Words fold, columns move below; no cell is ever cut.
-
-A number that loses its last digits is a wrong number, so there are only two ways to save width. Texts fold at their
-spaces, the widest column first. What is still too wide is continued in a second table under the first, which repeats
-the names of the rows.
-"""
+"""How does Keyhole speak in a terminal? Lines, reports, bars and errors in the width there is, and JSON."""
 
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from keyhole.files import json_text
 from keyhole.progress import Pace
+from keyhole.report.report import Cell, Report, Section
+from keyhole.report.terminal import blocks, lay_out, section_blocks
 from keyhole.strict import shortened
-
-Cell = str | Text
-_GAP = 2  # between two columns: the box's and the padding
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """One column: its name, whether it holds numbers, and the widths at which nothing in it is cut."""
-
-    name: str
-    number: bool
-    narrowest: int
-    widest: int
-
-
-def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Table]:
-    """One table, or several under each other where one would be wider than `width` (None: there is no limit).
-
-    A column whose name begins with > holds numbers: it is aligned right and its cells do not fold. The columns before
-    the first such one name the rows, or else the first column does.
-    """
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    shapes = [_shape(name, [row[i] for row in cells]) for i, name in enumerate(columns)]
-    numbers = [i for i, shape in enumerate(shapes) if shape.number]
-    names = list(range(max(1, numbers[0] if numbers else 1)))
-    return [_table(shapes, cells, part, width) for part in _parts(shapes, names, width)]
-
-
-def _shape(name: str, cells: Sequence[Text]) -> _Shape:
-    number, title = name.startswith(">"), Text(name.removeprefix(">"))
-    whole = max((cell.cell_len for cell in cells), default=0)
-    narrowest = max([_longest_word(title), whole if number else max(map(_longest_word, cells), default=0)])
-    return _Shape(title.plain, number, narrowest, max(title.cell_len, whole))
-
-
-def _longest_word(text: Text) -> int:
-    return max((Text(word).cell_len for word in text.plain.split()), default=0)
-
-
-def _parts(shapes: Sequence[_Shape], names: list[int], width: int | None) -> list[list[int]]:
-    """Which columns stand in which table: as many as fit when folded to the utmost, at least one beside the names."""
-    if width is None or _total([shape.narrowest for shape in shapes]) <= width:
-        return [list(range(len(shapes)))]
-    parts = [list(names)]
-    for i in range(len(names), len(shapes)):
-        if len(parts[-1]) > len(names) and _total([shapes[j].narrowest for j in (*parts[-1], i)]) > width:
-            parts.append(list(names))
-        parts[-1].append(i)
-    return parts
-
-
-def _table(shapes: Sequence[_Shape], cells: Sequence[Sequence[Text]], part: Sequence[int], width: int | None) -> Table:
-    chosen = [shapes[i] for i in part]
-    widths = _widths(chosen, width)
-    # The table's own width: where nothing folds any more, it is wider than the terminal rather than cut.
-    made = Table(width=_total(widths), box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    for shape, wide in zip(chosen, widths, strict=True):
-        made.add_column(shape.name, justify="right" if shape.number else "left", width=wide)
-    for row in cells:
-        made.add_row(*(row[i] for i in part))
-    return made
-
-
-def _widths(shapes: Sequence[_Shape], width: int | None) -> list[int]:
-    """The widest columns give way until all fit, or until nothing folds any more."""
-    widths = [shape.widest for shape in shapes]
-    while width is not None and _total(widths) > width:
-        foldable = [i for i, shape in enumerate(shapes) if widths[i] > shape.narrowest]
-        if not foldable:
-            break
-        widths[max(foldable, key=lambda i: widths[i])] -= 1
-    return widths
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-# How does Keyhole speak in a terminal? Lines, tables, bars and errors in the width there is, and JSON.
 
 _LONGEST = 2000  # characters of an error: it may quote a file
 _NO_LIMIT = 100_000  # columns of a file or a pipe
@@ -168,8 +81,15 @@ def plain(text: str) -> None:
     _console().print(Text(text), soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, otherwise: int | None = None) -> None:
-    """Rows on standard output, no cell cut; a column whose name begins with > holds numbers. See `keyhole.show`.
+def report(told: Report | Section) -> None:
+    """What a result says, or a part of it, on standard output."""
+    made = blocks(told, width()) if isinstance(told, Report) else section_blocks(told, width())
+    for block in made:
+        _console().print(block, crop=False)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell | Text]], *, otherwise: int | None = None) -> None:
+    """Rows on standard output, no cell cut; a column whose name begins with > holds numbers.
 
     In a file or a pipe, as wide as they are, or `otherwise`.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,13 +28,12 @@ from keyhole.cli.options import (
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 from keyhole.progress import duration
+from keyhole.report.report import WRITTEN, Report, Reported
 from keyhole.settings.fields import option
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import SvtSettings
-from keyhole.stats import cell_text
 
 if TYPE_CHECKING:
-    from keyhole.figures.style import Result
     from keyhole.models.model import Model
     from keyhole.store.engines import Engine
     from keyhole.store.pilot import Estimate
@@ -165,12 +163,11 @@ OutOption = Annotated[
     typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
 ]
 SeedOption = Annotated[int, typer.Option(help="Of all that is drawn.")]
-_WRITTEN = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
 
 
 def require_places(out: list[Path] | None) -> list[Path]:
     """Where results go, refused before any work if nothing can be written there."""
-    return [require_file(path, _WRITTEN) for path in out or []]
+    return [require_file(path, WRITTEN) for path in out or []]
 
 
 @dataclass(frozen=True)
@@ -189,19 +186,10 @@ class StoreModel(ModelOptions):
         return model_of(store, self.load(self.model or source_named(store.manifest.model.get("name"))))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> None:
-    """Show a table of numbers and texts."""
-    show.table(columns, [[cell_text(cell) for cell in row] for row in rows])
-
-
-def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json: bool) -> None:
-    """Tell a result, as JSON or in words, and write it to every place; then say where it is."""
+def answer(result: Reported, places: list[Path], *, shown: Report | None = None, json: bool) -> None:
+    """Show a result, as JSON or as its report, and write it to every place; then say where it is."""
     if json:
         show.as_json(result.record())
     else:
-        tell()
-    if not places:
-        return
-    from keyhole.figures.style import save_result
-
-    write_each(places, lambda path: save_result(result, path), json=json)
+        show.report(result.report() if shown is None else shown)
+    write_each(places, result.save, json=json)

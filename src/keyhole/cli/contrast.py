@@ -137,7 +137,7 @@ def contrast(
     if json:
         show.as_json(record)
     else:
-        _tell(result, rows)
+        show.report(report.report(result, rows))
     if out is not None:  # after the answer, which a full disk must not cost
         write_at_once(require_folder(out) / "study.json", json_text(record) + "\n")
         _draw(result, rows, out, kinds=kinds, umap=umap, quiet=json)
@@ -226,38 +226,3 @@ def _draw(
     if not quiet:
         for line in [f"wrote {path}" for path in (out / "study.json", *written)] + [f"no picture: {n}" for n in notes]:
             show.plain(line)
-
-
-def _tell_empty(result: Study) -> None:
-    """Heads without a feature: the verdict, why, and what other settings give there."""
-    from keyhole.features.contrast import no_feature
-
-    for cases in no_feature.by_feature(result).values():
-        show.plain("\n" + no_feature.verdict(result, cases, no_feature.as_options))
-        show.plain("\n".join(no_feature.bullets(no_feature.reasons(result, cases))))
-        show.plain(no_feature.OTHERS_HEADING)
-        show.table(no_feature.OTHERS, no_feature.other_rows(cases))
-        show.plain(no_feature.OTHERS_LEGEND)
-        show.plain("\n".join(no_feature.bullets(no_feature.conclusions(cases, no_feature.as_options))) + "\n")
-
-
-def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]]) -> None:
-    from keyhole.features.contrast import report
-
-    show.plain(report.summary(result))
-    show.table(report.HEADS, report.head_rows(result))
-    show.plain(report.LEGEND)
-    for hint in report.hints(result):
-        show.plain(hint)
-    _tell_empty(result)
-    if result.swaps:
-        show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))
-        show.plain(report.SWAPS_LEGEND)
-    if any(result.shares.values()):
-        show.table(report.CHANNELS, report.channel_rows(result))
-        show.plain(report.CHANNELS_LEGEND)
-    if result.answers is not None:
-        show.plain(report.answers_heading(result.answers))
-        show.table(report.SWAPS, report.swap_rows(result.answers.heads))
-    if rows:
-        show.table(report.SWEEP, report.sweep_cells(rows))

@@ -6,7 +6,7 @@ The command that keeps the best edges and cuts the rest: which method's edges ca
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,6 @@ from keyhole.cli.bulk import (
     StoreModel,
     answer,
     require_places,
-    table,
 )
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
@@ -28,11 +27,6 @@ from keyhole.errors import KeyholeError
 from keyhole.files import writable_folder
 from keyhole.progress import duration
 from keyhole.studies.curves.settings import CurveSettings
-
-if TYPE_CHECKING:
-    from keyhole.studies.curves.record import Curves
-    from keyhole.studies.curves.split_record import Splits
-    from keyhole.studies.stability.stability import Stability
 
 _LONG = 20.0  # seconds: shorter work is not announced
 
@@ -99,12 +93,12 @@ def curves(
     if split:
         with show.progress_bar("Cutting edges") as progress:
             compared = compare(opened, split, loaded, settings, announce=_announce, progress=progress)
-        answer(compared, places, lambda: _show_splits(compared), json=json)
+        answer(compared, places, json=json)
         return
     with show.progress_bar("Cutting edges") as progress:
         result = measure(opened, loaded, settings, files=given, announce=_announce, progress=progress)
     written = [] if folder is None else result.save_scores(folder)
-    answer(result, places, lambda: _show(result), json=json)
+    answer(result, places, json=json)
     if not json:
         for path in written:
             show.plain(f"wrote {path}")
@@ -114,20 +108,6 @@ def _announce(seconds: float) -> None:
     """How long it will take, where that is worth saying."""
     if seconds > _LONG:
         show.note(f"this will take about {duration(seconds)}; Ctrl-C stops it, and nothing is written before the end.")
-
-
-def _show(result: Curves) -> None:
-    show.plain(result.summary + "\n")
-    table(*result.cells)
-    if result.own_told:
-        show.plain(result.own_told)
-
-
-def _show_splits(result: Splits) -> None:
-    show.plain(result.summary + "\n")
-    table(*result.cells)
-    for note in result.notes:
-        show.plain(note)
 
 
 # The command that asks again: how much of a circuit stays when something small changes?
@@ -166,9 +146,4 @@ def stability(
     loaded = source.load_of(opened)
     with show.progress_bar("Asking again") as progress:
         found = measure(opened, loaded, prompts=prompts, roles=roles, other=beside, seed=seed, progress=progress)
-    answer(found, places, lambda: _tell(found), json=json)
-
-
-def _tell(found: Stability) -> None:
-    show.plain(found.summary + "\n")
-    table(*found.cells)
+    answer(found, places, json=json)

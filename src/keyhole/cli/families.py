@@ -17,7 +17,6 @@ from keyhole.cli.bulk import (
     StoreModel,
     answer,
     require_places,
-    table,
 )
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
@@ -29,13 +28,6 @@ from keyhole.cli.options import (
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-    from keyhole.studies.comparison.compare import Comparison
-    from keyhole.studies.families.agreement import Beside
-    from keyhole.studies.families.record import Average, Families, Family
-
-_FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
-_LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
-_AVERAGES = ("averaged", ">circuits", ">terms of one", ">of half", ">nearest", ">mean", ">held", ">missed", ">again")
 
 
 def families(
@@ -85,48 +77,7 @@ def families(
     asked: dict[str, Any] = {"granularity": granularity, "side": side, "role": role, "weighted": weighted, "k": k}
     with show.progress_bar("Comparing circuits") as progress:
         found = find(opened, **asked, where=where, most=most, seed=seed, progress=progress)
-    answer(found, places, lambda: _show_families(found), json=json)
-
-
-def _show_families(found: Families) -> None:
-    from keyhole.studies.families.report import asked_text, numbers_text, plain_verdict, rest_text
-
-    show.plain(f"{plain_verdict(found)}\n")
-    show.plain(f"{asked_text(found)}\n")
-    numbers = " ".join(filter(None, [numbers_text(found), rest_text(found)]))
-    if numbers:
-        show.plain(f"{numbers}\n")
-    table(_FAMILIES, [_family_row(one) for one in found.families])
-    show.plain("labels of the prompts (what 95 % of shuffled labels stay below)")
-    show.table(_LABELS, _label_rows(found))
-    show.plain("averaged circuits: what half of the circuits have, beside the circuits (Jaccard)")
-    show.table(_AVERAGES, [_average_row(one) for one in found.averages])
-
-
-def _family_row(one: Family) -> list[str | float | int]:
-    from keyhole.studies.families.report import common_text
-
-    quality = (one.stability, one.silhouette, one.mean_distance)
-    return [str(one.number), one.size, str(one.representative), *quality, round(one.mean_size), common_text(one)]
-
-
-def _label_rows(found: Families) -> list[list[str]]:
-    from keyhole.studies.families.report import level_rows
-
-    return [
-        [level.granularity, one.label, str(one.values)]
-        + [_beside(x) for x in (one.ari, one.nmi, one.tree, one.explained, one.nearest)]
-        for level, one in level_rows(found)
-    ]
-
-
-def _average_row(one: Average) -> list[str]:
-    shares = [f"{x:.0%}" for x in (one.nearest, one.typical, one.held, one.missed, one.again)]
-    return [one.group, f"{one.circuits:,}", f"{one.mean_size:.0f}", str(one.size), *shares]
-
-
-def _beside(one: Beside | None) -> str:
-    return "-" if one is None else f"{one.value:.3f} ({one.high:.3f})"
+    answer(found, places, json=json)
 
 
 # The command that compares stores, families, circuits and published circuits.
@@ -193,24 +144,4 @@ def compare(
         seed=seed,
         stage=show.progress_bar,
     )
-    answer(found, places, lambda: _show_comparison(found, top), json=json)
-
-
-def _show_comparison(found: Comparison, top: int) -> None:
-    from keyhole.studies.comparison import report
-
-    show.plain(report.heading(found) + "\n")
-    if found.terms:
-        show.table(*report.summary_table(found))
-        show.table(*report.terms_table(found.terms[-1], top))
-    if found.signals is not None and found.signals.rows:
-        show.table(*report.signals_table(found.signals.rows))
-        if lines := report.signal_lines(found.signals):
-            show.plain("\n".join(lines) + "\n")
-    if found.exclusive is not None:
-        show.table(*report.exclusive_table(found.exclusive))
-        show.plain("\n".join(report.verdict_lines(found.exclusive)))
-    if found.published:
-        show.table(*report.published_table(found))
-    for note in found.notes:
-        show.plain(f"note: {note}")
+    answer(found, places, shown=found.report(top), json=json)

@@ -6,7 +6,7 @@ The command that studies firings on the first token.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,14 +18,9 @@ from keyhole.cli.bulk import (
     StoreModel,
     answer,
     require_places,
-    table,
 )
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import JsonOption, TauOption, read_tau
-
-if TYPE_CHECKING:
-    from keyhole.studies.directions.record import Shared
-    from keyhole.studies.sinks.record import Sinks
 
 
 @from_records()
@@ -71,20 +66,7 @@ def sinks(
         seed=seed,
         stage=show.progress_bar,
     )
-    answer(found, places, lambda: _show_sinks(found), json=json)
-
-
-def _show_sinks(found: Sinks) -> None:
-    from keyhole.studies.sinks import report
-
-    show.plain(report.opening(found) + "\n")
-    for side in found.sides:
-        show.plain("\n  ".join([f"{side.side} side: {side.found}", *report.head_lines(side)]) + "\n")
-        if side.likeness:
-            table(*report.likeness_table(side))
-        if side.removals:
-            table(*report.removal_table(side))
-    show.plain("\n".join(report.massive_lines(found)))
+    answer(found, places, json=json)
 
 
 # The command that looks for directions that heads share, and for channels that serve two tasks.
@@ -123,18 +105,4 @@ def shared(
     second = None if other is None else open_store(other)
     loaded = source.load_of(opened)
     found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
-    answer(found, places, lambda: _show_directions(found), json=json)
-
-
-def _show_directions(found: Shared) -> None:
-    from keyhole.studies.directions import directions
-
-    show.plain(directions.opening(found) + "\n")
-    for side in found.sides:
-        show.plain("\n  ".join(directions.head_lines(side)) + "\n")
-        if side.signals or side.channels:
-            table(*directions.likeness_table(side))
-    if len(found.stores) > 1:
-        show.plain("\n".join(directions.task_lines(found)) + "\n")
-        if found.tasks:
-            table(*directions.task_rows(found))
+    answer(found, places, json=json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.bulk import OutOption, answer, require_places, table
+from keyhole.cli.bulk import OutOption, answer, require_places
 from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Baseline
 from keyhole.cli.options import (
@@ -94,7 +94,7 @@ def verify(
             show.plain(
                 f"\nBackups: what does the answer lose without a head and those that take over?\n{joint.verdict}"
             )
-            table(*joint.joint_cells)
+            show.report(joint.joint)
     stopped = result.stopped or (joint is not None and joint.stopped)
     raise typer.Exit(130 if stopped else 0 if result.agrees else 1)
 
@@ -168,15 +168,6 @@ def backups(
 
     with show.paced_bar("Removing pairs", every=15.0) as progress:
         result = measure(circuit, loaded, settings=settings, progress=progress, **beside)
-    answer(result, places, lambda: _show_backups(result), json=json)
+    answer(result, places, json=json)
     if result.stopped is not None:
         raise typer.Exit(130)
-
-
-def _show_backups(result: Backups) -> None:
-    show.plain(result.summary + "\n")
-    table(*result.cells)
-    columns, rows = result.joint_cells
-    if rows:
-        show.plain("A head removed alone, with its backups, and with as many random heads:")
-        table(columns, rows)

@@ -11,7 +11,6 @@ A key that gains is a backup inside one head: it needs no second one. With a sof
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +25,7 @@ from keyhole.faithfulness.removals import Stopped
 from keyhole.intervene.cuts import side_cut
 from keyhole.intervene.removal import Cut, Metric, head_delta, head_edit, intervene
 from keyhole.models.numbers import exact_matmul
+from keyhole.report import Cell, Picture, Report, Reported, Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,7 +169,7 @@ class Removed:
 
 
 @dataclass(frozen=True)
-class Backups:
+class Backups(Reported):
     """Which heads take over when one of a circuit's heads is removed."""
 
     __repr__ = brief
@@ -260,65 +260,64 @@ class Backups:
         lines += [f"note: {self.note}"] * bool(self.note) + [str(self.stopped)] * (self.stopped is not None)
         return "\n".join(lines)
 
+    def report(self) -> Report:
+        """Every pair, joint removals, and what the softmax hands to other keys."""
+        picture = Picture(self.plot, "Effects alone and after")
+        columns = ("first", "second", "pair", ">alone", ">after", ">growth", ">reaction", "kind")
+        every = [("circuit", pair) for row in self.heads for pair in row.pairs] + [("random", p) for p in self.random]
+        rows = [
+            (head_name(p.first), head_name(p.second), which, p.alone, p.after, p.growth, p.reaction, p.kind or "")
+            for which, p in every
+        ]
+        return Report(
+            f"Backups: {self.model}",
+            self.summary,
+            [
+                Section("Pairs of heads", [_PAIRS, picture, self._backed()]),
+                self.joint,
+                Section("What the softmax hands on", self._handed_on(), page_only=True),
+            ],
+            Table(columns, rows),
+            picture,
+        )
+
     @property
-    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
-        """Columns and rows of a table: every backup of every head, or that it has none."""
+    def joint(self) -> Section:
+        """Joint removals: a head, its backups, and both; compared with as many random heads."""
+        columns = ("removed", ">effect", "with its backups", ">effects added", ">joint effect", ">with random heads")
+        rows = [
+            (
+                *(head_name(row.head), row.effect, " ".join(head_name(pair.second) for pair in row.supporting)),
+                *(row.expected, row.joint, mean(row.random)),
+            )
+            for row in self.heads
+            if row.supporting
+        ]
+        return Section("Joint removal", [_JOINT, Table(columns, rows)] if rows else [])
+
+    def _backed(self) -> Table:
+        """Every backup of every head, or that it has none."""
         columns = ("removed", ">effect", "backup", ">alone", ">after", ">growth", ">reaction", "kind")
-        rows: list[tuple[str | float | None, ...]] = []
+        rows: list[tuple[Cell, ...]] = []
         for row in self.heads:
             start = (head_name(row.head), row.effect)
             rows += [
                 (*start, head_name(p.second), p.alone, p.after, p.growth, p.reaction, str(p.kind)) for p in row.backups
             ] or [(*start, "none", None, None, None, None, "")]
-        return columns, rows
+        return Table(columns, rows)
 
-    @property
-    def joint_cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
-        """Joint removals: a head, its backups, and both; compared with as many random heads."""
-        columns = ("removed", ">effect", "with its backups", ">effects added", ">joint effect", ">with random heads")
-        rows: list[tuple[str | float | None, ...]] = [
-            (
-                head_name(row.head),
-                row.effect,
-                " ".join(head_name(pair.second) for pair in row.supporting),
-                row.expected,
-                row.joint,
-                mean(row.random),
-            )
-            for row in self.heads
-            if row.supporting
-        ]
-        return columns, rows
-
-    @property
-    def handover_cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
+    def _handed_on(self) -> list[str | Table]:
         """Firings without the signals on their keys: what the source loses, and which key gains most."""
         columns = ("head", "dest", "src", ">before", ">after", "key that gains", ">gained", ">predicted", ">error")
         place = [f"{token.strip() or repr(token)} ({i})" for i, token in enumerate(self.tokens)]
-        rows: list[tuple[str | float | None, ...]] = [
+        rows = [
             (
                 *(head_name(h.head), place[h.dest], place[h.src], h.before, h.after),
                 *(place[h.key], h.gained, h.predicted, f"{h.error:.0e}"),
             )
             for h in self.handovers
         ]
-        return columns, rows
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Columns and rows of all pairs, random ones too."""
-        columns = ("first", "second", "pair", ">alone", ">after", ">growth", ">reaction", "kind")
-        every = [("circuit", pair) for row in self.heads for pair in row.pairs] + [("random", p) for p in self.random]
-        return columns, [
-            (head_name(p.first), head_name(p.second), which, p.alone, p.after, p.growth, p.reaction, p.kind or "")
-            for which, p in every
-        ]
-
-    def __str__(self) -> str:
-        lines = [
-            f"{head_name(p.first)} -> {head_name(p.second)}  effect {p.alone:+.2f}, after {p.after:+.2f}, {p.kind}"
-            for p in self.pairs
-        ]
-        return "\n".join([self.summary, *lines])
+        return [_HANDED_ON, Table(columns, rows)] if rows else []
 
     def plot(self) -> "Figure":
         """Effects alone and after. See `keyhole.figures.attention`."""
@@ -326,14 +325,19 @@ class Backups:
 
         return backups_figure(self)
 
-    def to_html(self) -> str:
-        """One page. See `keyhole.figures.attention`."""
-        from keyhole.figures.attention import backups_page
 
-        return backups_page(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json, .html (a page), .csv (a row for each pair), or a figure: .png, .svg or .pdf."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
+_PAIRS = (
+    "On the line of the figure, a head has the same effect whether or not the other is there; above it, it takes over. "
+    "wakes: it writes something else once the other is gone. counts more: it writes the same, and the answer depends "
+    "more on it. holds back less: it worked against the answer, and does so less. reaction: what the answer loses, the "
+    "first head gone, if the second writes what it wrote in the prompt."
+)
+_JOINT = (
+    "A head is removed alone, then with all its backups that support the answer; and with as many random heads of the "
+    "same layers."
+)
+_HANDED_ON = (
+    "Inside a head, other keys take over: what the source loses, the softmax hands to them. Without the signals on its "
+    "keys, weight A_j becomes A_j exp(-d_j) / sum_k A_k exp(-d_k), with d_j what the score of key j loses. error: the "
+    "largest difference to the measured weights, over all keys."
+)

@@ -24,11 +24,9 @@ from keyhole.figures.style import (
     INK,
     PALETTE,
     RED,
-    Section,
     blank,
     heading,
     legend,
-    page,
     plain,
     scale,
     tidy,
@@ -141,30 +139,3 @@ def _pairs(axis: Any, found: Backups) -> None:
         line, [y - found.bar for y in line], [y + found.bar for y in line], color=FAINT, alpha=0.4, zorder=0
     )
     tidy(axis, "a dot a pair", x="effect of a head", y="its effect once another is gone")
-
-
-def backups_page(found: Backups) -> str:
-    """The picture and its tables on one page."""
-    text = (
-        "On the line, a head has the same effect whether or not the other is there; above it, it takes over. wakes: it "
-        "writes something else once the other is gone. counts more: it writes the same, and the answer depends more on "
-        "it. holds back less: it worked against the answer, and does so less. reaction: what the answer loses, the "
-        "first head gone, if the second writes what it wrote in the prompt."
-    )
-    sections = [Section("Pairs of heads", text, *found.cells, backups_figure(found), "Effects alone and after")]
-    columns, rows = found.joint_cells
-    if rows:
-        joint = (
-            "A head is removed alone, then with all its backups that support the answer; and with as many random heads "
-            "of the same layers."
-        )
-        sections.append(Section("Joint removal", joint, columns, rows))
-    columns, rows = found.handover_cells
-    if rows:
-        keys = (
-            "Inside a head, other keys take over: what the source loses, the softmax hands to them. Without the "
-            "signals on its keys, weight A_j becomes A_j exp(-d_j) / sum_k A_k exp(-d_k), with d_j what the "
-            "score of key j loses. error: the largest difference to the measured weights, over all keys."
-        )
-        sections.append(Section("What the softmax hands on", keys, columns, rows))
-    return page(f"Backups: {found.model}", found.summary, sections)

@@ -1,19 +1,14 @@
-"""How do figures and pages look, and how are they saved?
+"""How do all figures look alike, and how are they saved?
 
-How do all figures look alike? Colours, blank figures, tidy axes, saving; matplotlib's global state is untouched.
+Colours, blank figures, tidy axes, saving; matplotlib's global state is untouched.
 """
 
-import base64
-import csv
-import html
 from collections.abc import Sequence
-from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from string import Template
 from textwrap import fill
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
@@ -23,8 +18,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import TextPath
 
 from keyhole.errors import KeyholeError
-from keyhole.files import json_text, require_file, write_at_once, xml_text
-from keyhole.stats import cell_text
+from keyhole.files import require_file, write_at_once, xml_text
+from keyhole.report.report import DPI, PICTURES
 
 BLUE, RED, GREY, INK, FAINT = "#3465a4", "#cc4b37", "#9a9a96", "#333333", "#d9d9d6"
 # Chosen greedily for the largest distance in CIELAB to all colours before, as seen with normal, red-blind and
@@ -33,9 +28,8 @@ PALETTE = (
     *("#3465a4", "#e08a1e", "#3fb38f", "#9c1f4f", "#6cc5ee", "#872d00", "#d2c378"),
     *("#8796ff", "#69005a", "#a5784b", "#008796", "#002d87", "#69d2d2"),
 )
-SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = PICTURES
 KINDS = ("png",)  # as which pictures in folders are written, unless others are asked for
-_DPI = 160
 _TITLE = 10.5  # points of a title; so many of its letters stand in an inch, too
 _LEGEND = 9.0  # points of a legend's text
 _HANDLE, _BETWEEN, _MARGIN = 2.4, 1.2, 0.25  # of a legend: a sample and its gap, a column's gap (in font sizes), inches
@@ -46,7 +40,7 @@ class HouseFigure(Figure):
 
     def _repr_png_(self) -> bytes:
         buffer = BytesIO()
-        self.savefig(buffer, format="png", dpi=_DPI)
+        self.savefig(buffer, format="png", dpi=DPI)
         return buffer.getvalue()
 
 
@@ -152,7 +146,7 @@ def save(figure: Figure, path: str | Path) -> Path:
     # Dates in files would make equal figures differ.
     dates: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     drawn = BytesIO()
-    figure.savefig(drawn, format=suffix[1:], dpi=_DPI, metadata=dates.get(suffix, {}))
+    figure.savefig(drawn, format=suffix[1:], dpi=DPI, metadata=dates.get(suffix, {}))
     content = drawn.getvalue()
     write_at_once(path, xml_text(content.decode()) if suffix == ".svg" else content)
     return path
@@ -161,137 +155,3 @@ def save(figure: Figure, path: str | Path) -> Path:
 def save_as(figure: Figure, stem: Path, kinds: Sequence[str]) -> list[Path]:
     """The figure as each of these kinds: stem.png, stem.svg. A stem may have dots in it, as heads have."""
     return [save(figure, stem.with_name(f"{stem.name}.{kind}")) for kind in kinds]
-
-
-# How does a result read in a browser? One self-contained page of texts, tables and pictures, light and dark.
-
-_PAGE = Path(__file__).with_name("page.html")  # its style; it has no script, and loads nothing
-
-
-@dataclass(frozen=True)
-class Spans:
-    """A text of which pieces are marked: each with "" or the name of its mark, such as dest."""
-
-    parts: Sequence[tuple[str, str]]
-
-
-Cell = str | float | int | Spans | None
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of a page: what it says, then its picture, then its table. Columns that begin with > hold numbers."""
-
-    title: str
-    text: str = ""  # paragraphs are parted by an empty line
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[Cell]] = ()
-    figure: Figure | None = None
-    said: str = ""  # what the picture shows, for those who cannot see it
-    linked: bool = True  # is it in the list of contents?
-
-
-def page(title: str, summary: str, sections: Sequence[Section]) -> str:
-    """The page; every text is escaped, so that tokens read as they are."""
-    for section in sections:
-        if any(len(row) != len(section.columns) for row in section.rows):
-            raise KeyholeError(f"a table of {len(section.columns)} columns has rows of other lengths: {section.title}.")
-    return Template(_PAGE.read_text(encoding="utf-8")).substitute(
-        title=html.escape(title),
-        summary=_paragraphs(summary),
-        contents="".join(_link(i, one) for i, one in enumerate(sections) if one.linked),
-        sections="".join(_section(i, one) for i, one in enumerate(sections)),
-    )
-
-
-def _link(number: int, section: Section) -> str:
-    return f'<a href="#part{number}">{html.escape(section.title)}</a>'
-
-
-def _section(number: int, section: Section) -> str:
-    parts = [f'<h2 id="part{number}">{html.escape(section.title)}</h2>', _paragraphs(section.text)]
-    if section.figure is not None:
-        parts.append(_picture(section.figure, section.said or section.title))
-    if section.columns:
-        parts.append(_table(section.columns, section.rows))
-    return f"<section>{''.join(parts)}</section>"
-
-
-def _paragraphs(text: str) -> str:
-    return "".join(
-        f"<p>{html.escape(part).replace(chr(10), '<br>')}</p>" for part in text.split("\n\n") if part.strip()
-    )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    kinds = [' class="number"' if name.startswith(">") else "" for name in columns]
-    head = "".join(
-        f"<th{kind}>{html.escape(name.removeprefix('>'))}</th>" for kind, name in zip(kinds, columns, strict=True)
-    )
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(cell: Cell) -> str:
-    """As it is read.
-
-    >>> [_cell(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
-    ['0.123', '3', '—', '—', '&lt;bos&gt;']
-    """
-    if isinstance(cell, Spans):
-        return "".join(_span(*part) for part in cell.parts)
-    return html.escape(cell_text(cell, "—"))
-
-
-def _span(text: str, mark: str) -> str:
-    return f'<mark class="{html.escape(mark)}">{html.escape(text)}</mark>' if mark else html.escape(text)
-
-
-def _picture(figure: Figure, said: str) -> str:
-    """As a bitmap: a map of a million distances would be a million marks otherwise."""
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
-    data = base64.b64encode(drawn.getvalue()).decode()
-    return f'<img alt="{html.escape(said)}" src="data:image/png;base64,{data}">'
-
-
-# Where is a result now? Written as JSON, as a page, as a table or as a figure, by the suffix of the path.
-
-WRITTEN = (".json", ".html", ".csv", *SUFFIXES)
-
-
-class Result(Protocol):
-    """What can be written: a record with a page, a picture and a table."""
-
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-
-    def to_html(self) -> str:
-        """As a page."""
-
-    def plot(self) -> Figure:
-        """As a picture."""
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """As columns and rows."""
-
-
-def save_result(result: Result, path: Path | str) -> Path:
-    """Write a result; what cannot be written is refused."""
-    path = require_file(path, WRITTEN)
-    suffix = path.suffix.lower()
-    if suffix in SUFFIXES:
-        return save(result.plot(), path)
-    if suffix == ".csv":
-        out = StringIO()
-        columns, rows = result.table()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([name.removeprefix(">") for name in columns])
-        writer.writerows(rows)
-        write_at_once(path, out.getvalue())
-    else:
-        write_at_once(path, result.to_html() if suffix == ".html" else json_text(result.record()) + "\n")
-    return path

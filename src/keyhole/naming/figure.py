@@ -1,19 +1,17 @@
 """How do names read with what speaks for them? A page: shares beside controls, then every name with its evidence."""
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 from keyhole.brief import head_name, model_label
-from keyhole.figures.style import Cell, Section, Spans, page
 from keyhole.files import require_file, write_at_once
 from keyhole.naming.attached import head_names, parts, to_json
 from keyhole.naming.cues import Cue
 from keyhole.naming.judge.judge import RANDOM_PASS, Share, Tested
 from keyhole.naming.record import LANDMARKS, Named, Naming
 from keyhole.naming.representatives import Side
+from keyhole.report import Cell, Report, Section, Spans, Table, as_html
 
 WRITTEN = (".json", ".html", ".csv")
 _SCORES = (">accuracy", ">AUC", ">corrected p", ">random as good", ">passing p")
@@ -29,8 +27,12 @@ _CONTROLS = (
 def save_names(naming: Naming, path: Path | str) -> Path:
     """Write names as .json, .html or .csv, at once."""
     path = require_file(path, WRITTEN)
-    made = {".json": to_json, ".html": names_page, ".csv": _csv}
-    write_at_once(path, made[path.suffix.lower()](naming))
+    made: dict[str, Callable[[], str]] = {
+        ".json": lambda: to_json(naming),
+        ".html": lambda: names_page(naming),
+        ".csv": lambda: _names(naming).as_csv(),
+    }
+    write_at_once(path, made[path.suffix.lower()]())
     return path
 
 
@@ -39,48 +41,47 @@ def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] =
     test = "Dest is marked in red, src in blue. The examples are some of those that the name was made of; "
     test += "it was tested on others, of texts that were not looked at before."
     sections = [
-        Section("How many names are right?", _CONTROLS, _SHARES, _share_rows(naming)),
-        Section(
-            "Heads", _HEADS, ("head", ">signals", ">above chance", ">pass", "names above chance"), _head_rows(naming)
-        ),
+        Section("How many names are right?", [_CONTROLS, _shares(naming)]),
+        Section("Heads", [_HEADS, _head_names(naming)]),
         *(_side(one) for one in sides),
-        *([Section("Broken cues", _BROKEN, _CUES, [_cue_row(one) for one in cues])] if cues else []),
-        Section("Names", "", COLUMNS, [name_row(one) for one in naming.signals]),
-        Section("Evidence", test),
+        *([Section("Broken cues", [_BROKEN, Table(_CUES, [_cue_row(one) for one in cues])])] if cues else []),
+        Section("Names", [_names(naming)]),
+        Section("Evidence", [test]),
         *(_evidence(one) for one in naming.signals),
     ]
     summary = f"{len(naming.signals)} signals, named by {naming.explainer}. "
     summary += f"Names that pass: {naming.share()}. Above chance: {naming.above_chance()}."
-    return page(
-        f"{model_label(naming.model or 'a model')}: what its signals mean",
-        f"{summary}\n\nBeside it, {LANDMARKS}.",
-        sections,
-    )
+    title = f"{model_label(naming.model or 'a model')}: what its signals mean"
+    return as_html(Report(title, f"{summary}\n\nBeside it, {LANDMARKS}.", sections))
 
 
 _SHARES = ("group", "counted", ">signals", ">such", ">without a name", ">untested", ">share", ">from", ">to")
 _HEADS = "The names of a head: those of its signals that are above chance; those that pass first, then of most prompts."
 
 
-def _share_rows(naming: Naming) -> list[Sequence[Cell]]:
+def _shares(naming: Naming) -> Table:
     """What passes, for each kind of question; then what is above chance, and the controls of detection."""
     above = [replace(naming.above_chance(), group="detection, top"), *naming.controls]
     passing = [naming.share(*one) for one in naming.asked()]
-    return [
-        *(_share_row(one, "pass") for one in passing),
-        *(_share_row(one, "pass" if one.group == RANDOM_PASS else "above chance") for one in above),
-    ]
+    rows = [_share_row(one, "pass") for one in passing]
+    rows += [_share_row(one, "pass" if one.group == RANDOM_PASS else "above chance") for one in above]
+    return Table(_SHARES, rows)
 
 
 def _share_row(one: Share, counted: str) -> Sequence[Cell]:
     return one.group, counted, one.signals, one.passed, one.nameless, one.untested, one.share, one.low, one.high
 
 
-def _head_rows(naming: Naming) -> list[Sequence[Cell]]:
-    return [
+def _head_names(naming: Naming) -> Table:
+    rows = [
         (head_name(one.head), one.signals, one.right, one.passed, "\n".join(str(a.name) for a in one.names))
         for one in head_names(naming)
     ]
+    return Table(("head", ">signals", ">above chance", ">pass", "names above chance"), rows)
+
+
+def _names(naming: Naming) -> Table:
+    return Table(COLUMNS, [name_row(one) for one in naming.signals])
 
 
 def name_row(one: Named) -> tuple[Cell, ...]:
@@ -93,7 +94,7 @@ def name_row(one: Named) -> tuple[Cell, ...]:
 def _side(one: Side) -> Section:
     text = f"Prompt {one.prompt} stands for {one.circuits} circuits: {' '.join(t.strip() for t in one.tokens)}"
     rows = [(edge.share, edge.text, edge.name) for edge in one.edges]
-    return Section(one.group, text, (">of the answer", "signal", "name"), rows)
+    return Section(one.group, [text, Table((">of the answer", "signal", "name"), rows)])
 
 
 _CUES = ("signal", "broken", "dest <- src", ">prompts", ">fires", ">name true", ">both agree", ">value", ">attention")
@@ -122,7 +123,7 @@ def _evidence(one: Named) -> Section:
     about = [f"{key} {value}" for key, value in one.about.items() if key != "coordinates"]
     told += [", ".join(about)]
     rows = [(Spans(parts(shown)), shown.value, shown.attention) for shown in one.examples]
-    return Section(one.id, "\n\n".join(told), ("example", ">value", ">attention"), rows, linked=False)
+    return Section(one.id, ["\n\n".join(told), Table(("example", ">value", ">attention"), rows)], linked=False)
 
 
 def _test_text(test: Tested) -> str:
@@ -132,11 +133,3 @@ def _test_text(test: Tested) -> str:
 
 def _percent(value: float | None) -> str:
     return "none" if value is None else f"{value:.0%}"
-
-
-def _csv(naming: Naming) -> str:
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name.removeprefix(">") for name in COLUMNS])
-    writer.writerows(name_row(one) for one in naming.signals)
-    return out.getvalue()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from keyhole.faithfulness.removals import Verification
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
-    from keyhole.studies.families.record import Families
     from keyhole.tracing.firing import Firing
 
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
@@ -83,13 +82,6 @@ def circuit_html(circuit: "Circuit") -> str:
     from keyhole.web.notebook import circuit_page
 
     return circuit_page(circuit)._repr_html_()
-
-
-def families_html(found: "Families") -> str:
-    """What was found, the map, and every table."""
-    from keyhole.web.notebook import Page
-
-    return Page(f"Families of circuits: {found.about.task}", found.to_html())._repr_html_()
 
 
 def _framed(title: str, data: dict[str, Any], text: str, *, height: int) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keyhole.brief import Head, head_name
 from keyhole.errors import KeyholeError
-from keyhole.features.contrast import report
+from keyhole.features.contrast import report as reading
 from keyhole.features.contrast.alternatives import NoFeature
 from keyhole.features.contrast.attribution import Attribution, attribute
 from keyhole.features.contrast.finding import Feature
@@ -25,7 +25,7 @@ from keyhole.features.contrast.ranking import HeadScore
 from keyhole.features.contrast.sites import Contrast
 from keyhole.features.contrast.studies import Study, StudySettings, study
 from keyhole.features.contrast.swaps import AnswerEffects, answer_effects, key_bases
-from keyhole.files import json_text, write_at_once
+from keyhole.report import Report, Reported
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -96,7 +96,7 @@ class FoundHead:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Found(Reported):
     """What one contrast found in a model. Made by `model.contrast`."""
 
     study: Study  # all that was measured
@@ -116,9 +116,13 @@ class Found:
         """Selected heads without a feature: why, and what other settings give there."""
         return self.study.no_feature
 
-    def save(self, path: str | Path) -> None:
-        """Write every head and every number as JSON, as `keyhole contrast --out` does."""
-        write_at_once(path, json_text(report.record(self.study)) + "\n")
+    def report(self) -> Report:
+        """The heads whose feature explains most; and why selected heads have none."""
+        return reading.ranking(self.study, self.name)
+
+    def record(self) -> dict[str, Any]:
+        """Every head and every number, as `keyhole contrast --out` writes them."""
+        return reading.record(self.study)
 
     def draw(self, folder: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
         """Draw interventions, and spectra, embeddings and attributions of the heads that look at the right keys.
@@ -136,9 +140,6 @@ class Found:
     def __repr__(self) -> str:
         first = f"the first {self.heads[0]!r}" if any(head.rank for head in self.heads) else "none with a feature"
         return f"<Found {self.name!r} in {self.study.model}: {len(self.heads)} heads, {first}>"
-
-    def __str__(self) -> str:
-        return report.ranking_text(self.study, self.name)
 
 
 def find_heads(

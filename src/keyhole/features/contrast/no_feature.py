@@ -12,6 +12,7 @@ from keyhole.brief import Head, head_name
 from keyhole.features.contrast.alternatives import LEVEL, MOST_HEADS, Alternative, NoFeature
 from keyhole.features.contrast.finding import RankRule
 from keyhole.features.contrast.sums import Centre
+from keyhole.report import Section, Table
 
 if TYPE_CHECKING:
     from keyhole.features.contrast.studies import Study
@@ -24,8 +25,8 @@ _CONSTANT = 1e-6  # and below which they do not vary
 _USUAL = 0.5  # p of a contrast that is smaller than most permuted ones
 _FEW = 200  # samples below which more of them are advised
 OTHERS = ("head", "--centre", "--rank", ">rank", ">share", ">p", ">moved", ">permuted", ">random", ">whole", "result")
-OTHERS_HEADING = "What other settings give there (the verdict above stays):"
-OTHERS_LEGEND = """share: of the held-out gap; p: of it, corrected over all heads and these settings
+_OTHERS_HEADING = "What other settings give there (the verdict above stays):"
+_OTHERS_LEGEND = """share: of the held-out gap; p: of it, corrected over all heads and these settings
 moved: attention that a swap of the feature moves from right to target keys
 permuted: the same with permuted labels, mean of 99 features of its rank
 random: with random subspaces of its rank; whole: with whole keys
@@ -168,18 +169,23 @@ def conclusions(cases: Sequence[NoFeature], spell: Spell) -> list[str]:
     return sentences
 
 
-def text(study: "Study", name: str) -> str:
-    """All of it for one contrast, as plain text for Python; nothing where every selected head has a feature."""
-    cases = by_feature(study).get(name)
-    if not cases:
-        return ""
-    lines = [verdict(study, cases, as_python), *bullets(reasons(study, cases)), OTHERS_HEADING]
-    columns = ("head", "centre=", "rank=", *OTHERS[3:])
-    lines += [*_aligned(columns, other_rows(cases)), OTHERS_LEGEND, *bullets(conclusions(cases, as_python))]
-    return "\n".join([*lines, 'Ask for one by settings=StudySettings(centre="none", rank="energy").'])
+def section(study: "Study", cases: Sequence[NoFeature], spell: Spell) -> Section:
+    """All of it for the heads without a feature of one contrast."""
+    columns = OTHERS if spell is as_options else ("head", "centre=", "rank=", *OTHERS[3:])
+    return Section(
+        f"Heads without a feature of {cases[0].feature}",
+        [
+            "\n".join([verdict(study, cases, spell), *_bullets(reasons(study, cases))]),
+            _OTHERS_HEADING,
+            Table(columns, other_rows(cases)),
+            _OTHERS_LEGEND,
+            "\n".join(_bullets(conclusions(cases, spell))),
+            "" if spell is as_options else 'Ask for one by settings=StudySettings(centre="none", rank="energy").',
+        ],
+    )
 
 
-def bullets(sentences: Sequence[str]) -> list[str]:
+def _bullets(sentences: Sequence[str]) -> list[str]:
     """A list, as lines."""
     return [f"- {sentence}" for sentence in sentences]
 
@@ -241,15 +247,3 @@ def _percent(shares: Sequence[float]) -> str:
     '0.3 to 96 %'
     """
     return f"{_range([f'{100 * share:.0f}' if share >= 0.01 else f'{100 * share:.1g}' for share in shares])} %"
-
-
-def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines; a column whose name begins with > is aligned right."""
-    titles = [name.removeprefix(">") for name in columns]
-    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    lines = []
-    for row in (titles, *rows):
-        cells = zip(columns, row, widths, strict=True)
-        padded = (cell.rjust(wide) if name.startswith(">") else cell.ljust(wide) for name, cell, wide in cells)
-        lines.append("  ".join(padded).rstrip())
-    return lines

@@ -1,6 +1,8 @@
-"""How does a study read? As the rows of a few tables, and as plain data for JSON; heads of rank 0: no_feature.py."""
+"""How does a study read? As a report, and as plain data for JSON; heads of rank 0: no_feature.py."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from keyhole.brief import Head, head_name, model_label
@@ -9,27 +11,48 @@ from keyhole.features.contrast.lists import RankRow
 from keyhole.features.contrast.moves import NOTHING, Effect
 from keyhole.features.contrast.studies import Study
 from keyhole.features.contrast.swaps import AnswerEffects
+from keyhole.report import Report, Section, Table
 
+_MOST = 8  # heads of a ranking that are shown
 _ROUNDING = 1e-6  # of attention and probability
-HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")
-SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
-CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", ">angle")
-CHANNELS_LEGEND = """dest, src: how many of the head's singular channels hold 90 % of the feature
+_HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")
+_SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
+_CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", ">angle")
+_CHANNELS_LEGEND = """dest, src: how many of the head's singular channels hold 90 % of the feature
 angle: largest cosine of a principal angle with the other features, in key space"""
-SWEEP = ("head", "feature", ">entities", ">ranks")
-LEGEND = """ranks: 99 % energy / permutation null / split halves
+_SWEEP = ("head", "feature", ">entities", ">ranks")
+_LEGEND = """ranks: 99 % energy / permutation null / split halves
 4 (3-5): so few permutations leave open whether the null's rank is 3, 4 or 5
 mean shift: share of the uncentred contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
 share of gap: what of it passes through the feature; p: corrected over all heads
 -: the rank that decides is 0, so there is no feature"""
-SWAPS_LEGEND = f"""right, target: attention after the swap; moved: from right to target
+_SWAPS_LEGEND = f"""right, target: attention after the swap; moved: from right to target
 normalised (95 % interval): 0 = random subspaces of its rank, 1 = whole keys;
 - where whole keys do not surely move {NOTHING:g} more than random subspaces,
 moves nothing where even they move less than {NOTHING:g}"""
 
 
-def head_rows(study: Study) -> list[tuple[str, ...]]:
+def report(study: Study, sweep: Mapping[str, Sequence[RankRow]] = MappingProxyType({})) -> Report:
+    """The selected heads: their features, why some have none, what swaps do; and ranks against numbers of entities."""
+    answers, channels, empty = study.answers, _channel_rows(study), no_feature.by_feature(study)
+    swaps = Table(_SWAPS, swap_rows(_selected_swaps(study)))
+    edited = Table(_SWAPS, [] if answers is None else swap_rows(answers.heads))
+    return Report(
+        f"Query-key features: {', '.join(study.features)}",
+        summary(study),
+        [
+            Section("Heads", [Table(_HEADS, _head_rows(study)), _LEGEND, "\n".join(_hints(study))]),
+            *(no_feature.section(study, cases, no_feature.as_options) for cases in empty.values()),
+            Section("Swaps of a feature between two keys", [swaps, _SWAPS_LEGEND] if study.swaps else []),
+            Section("Channels", [Table(_CHANNELS, channels), _CHANNELS_LEGEND] if channels else []),
+            Section("The same swaps and the answer", [] if answers is None else [_answers_heading(answers), edited]),
+            Section("Ranks against the number of entities", [Table(_SWEEP, _sweep_cells(sweep))]),
+        ],
+    )
+
+
+def _head_rows(study: Study) -> list[tuple[str, ...]]:
     """Every selected head and feature: ranks, mean shift, attention, explained gap."""
     attention = {row.head: row for row in study.attention}
     rows: list[tuple[str, ...]] = []
@@ -102,7 +125,7 @@ def normalised(effect: Effect) -> str:
     return f"{effect.normalised:.2f} [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
 
 
-def hints(study: Study) -> list[str]:
+def _hints(study: Study) -> list[str]:
     """What the numbers suggest to try next."""
     said = []
     for name, features in study.features.items():
@@ -115,7 +138,7 @@ def hints(study: Study) -> list[str]:
     return said
 
 
-def channel_rows(study: Study) -> list[tuple[str, ...]]:
+def _channel_rows(study: Study) -> list[tuple[str, ...]]:
     """Does the singular basis know the features of the selected heads, and do they overlap?"""
     rows: list[tuple[str, ...]] = []
     for head, shares in study.shares.items():
@@ -128,7 +151,7 @@ def channel_rows(study: Study) -> list[tuple[str, ...]]:
     return rows
 
 
-def answers_heading(answers: AnswerEffects) -> str:
+def _answers_heading(answers: AnswerEffects) -> str:
     """What the table of answers shows."""
     return (
         f"The answer, between the right key's token and the target's, in {answers.samples} prompts run again with "
@@ -137,7 +160,7 @@ def answers_heading(answers: AnswerEffects) -> str:
     )
 
 
-def sweep_cells(rows: dict[str, tuple[RankRow, ...]]) -> list[tuple[str, ...]]:
+def _sweep_cells(rows: Mapping[str, Sequence[RankRow]]) -> list[tuple[str, ...]]:
     """Ranks against the number of entities."""
     return [
         (head_name(row.head), name, str(row.entities), f"{row.energy}/{row.null}/{row.halves}")
@@ -152,7 +175,7 @@ def sweep_record(rows: dict[str, tuple[RankRow, ...]]) -> dict[str, Any]:
     return {"sweep": told} if rows else {}
 
 
-def selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
+def _selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
     """The swaps of the selected heads."""
     return {head_name(head): study.swaps[head] for head in study.selected if head in study.swaps}
 
@@ -185,21 +208,28 @@ def summary(study: Study) -> str:
     return made(study) + none
 
 
-def ranking_text(study: Study, name: str, most: int = 8) -> str:
-    """The heads that explain most of one feature's gap, a line each; and why selected heads have none."""
-    having = [score for score in study.ranking[name] if score.rank]
-    lines = [made(study)]
-    if having:
-        lines.append(f"{'head':<6}{'rank':>5}{'gap':>8}{'share':>7}{'p':>7}  swapped")
-    for score in having[:most]:
+def ranking(study: Study, name: str) -> Report:
+    """The heads that explain most of one feature's gap; and why selected heads have none."""
+    scores = study.ranking[name]
+    having = [score for score in scores if score.rank]
+    rows = []
+    for score in having:
         moved = [normalised(effect) for effect in study.swaps.get(score.head, ()) if effect.name == name]
-        numbers = f"{score.rank:>5}{score.gap:>8.2f}{score.share:>7.2f}{score.p_corrected:>7.3f}"
-        lines.append(f"{head_name(score.head):<6}{numbers}  {' '.join(moved)}".rstrip())
-    if left := having[most:]:
-        lines.append(f"and {len(left)} more heads")
-    if empty := len(study.ranking[name]) - len(having):
-        lines.append(f"{empty} of {len(study.ranking[name])} heads have no feature (rank 0).")
-    return "\n".join([*lines, *filter(None, [no_feature.text(study, name)])])
+        numbers = (score.rank, f"{score.gap:.2f}", f"{score.share:.2f}", f"{score.p_corrected:.3f}")
+        rows.append((head_name(score.head), *numbers, " ".join(moved)))
+    left, empty = having[_MOST:], len(scores) - len(having)
+    lines = [f"and {len(left)} more heads"] * bool(left)
+    lines += [f"{empty} of {len(scores)} heads have no feature (rank 0)."] * bool(empty)
+    columns = ("head", ">rank", ">gap", ">share", ">p", "swapped")
+    sections = [
+        Section(
+            "Heads by the share of the gap that their feature explains",
+            [Table(columns, rows[:_MOST]), "\n".join(lines)],
+        )
+    ]
+    if cases := no_feature.by_feature(study).get(name):
+        sections.append(no_feature.section(study, cases, no_feature.as_python))
+    return Report(f"{name} in {model_label(study.model)}", made(study), sections, Table(columns, rows))
 
 
 def record(study: Study) -> dict[str, Any]:

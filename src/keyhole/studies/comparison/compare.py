@@ -11,6 +11,7 @@ from keyhole.errors import KeyholeError
 from keyhole.intervene.removal import CutMode
 from keyhole.models.organism import source_named
 from keyhole.progress import Stage, quiet
+from keyhole.report import Report, Reported
 from keyhole.store.model import model_of
 from keyhole.studies.comparison.exclusive import Exclusive, remove_exclusive
 from keyhole.studies.comparison.operands import MOST, Comparable, Operand, TermComparison, compare_terms, operand
@@ -20,8 +21,6 @@ from keyhole.studies.comparison.unified import Published, Unified
 from keyhole.studies.families.distances import Granularity
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from keyhole.models.load import Source
     from keyhole.models.model import Model
     from keyhole.studies.families.record import Families
@@ -34,7 +33,7 @@ GRANULARITIES: tuple[Granularity, ...] = ("heads", "edges", "channels")
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Reported):
     """Two sides, compared as far as they can be; `notes` say what could not be, and why."""
 
     a: str  # the one side
@@ -50,40 +49,17 @@ class Comparison:
 
     __repr__ = brief
 
-    def __str__(self) -> str:
-        from keyhole.studies.comparison.report import comparison_text
+    def report(self, top: int = 15) -> Report:
+        """What both sides are, share and do; `top`: terms that differ most, at each granularity."""
+        from keyhole.studies.comparison.report import report
 
-        return comparison_text(self)
+        return report(self, top)
 
     def record(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
         from keyhole.studies.comparison.report import comparison_record
 
         return comparison_record(self)
-
-    def plot(self) -> "Figure":
-        """Cosines of heads beside their floor, removals two by two, or scores."""
-        from keyhole.studies.comparison.figure import comparison_figure
-
-        return comparison_figure(self)
-
-    def to_html(self) -> str:
-        """One self-contained page."""
-        from keyhole.studies.comparison.figure import comparison_page
-
-        return comparison_page(self)
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Columns and rows: every term with its frequencies, or the scores."""
-        from keyhole.studies.comparison.report import comparison_table
-
-        return comparison_table(self)
-
-    def save(self, path: "str | Path") -> "Path":
-        """Write it: .json, .html (a page), .csv (the terms), .png, .svg or .pdf (the figure)."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
 
 
 def compare(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,28 +9,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import (
-    BLUE,
-    FAINT,
-    GREY,
-    INK,
-    PALETTE,
-    RED,
-    Section,
-    blank,
-    heading,
-    legend,
-    page,
-    plain,
-    tidy,
-)
-from keyhole.studies.comparison import report
+from keyhole.figures.style import BLUE, FAINT, GREY, INK, PALETTE, RED, blank, heading, legend, plain, tidy
 from keyhole.studies.comparison.compare import Comparison
 from keyhole.studies.comparison.exclusive import Exclusive, What, Which
 from keyhole.studies.comparison.signals import SIDES, HeadRow, Verdict
 
 _MOST = 30  # rows of heads
-_TOP = 15  # terms in the page
 _ORANGE = PALETTE[1]
 _SHADES: dict[Verdict, str] = {"different": RED, "less alike": _ORANGE}
 _WHAT: dict[What, tuple[str, str]] = {
@@ -118,14 +101,6 @@ def terms_figure(found: Comparison) -> Figure:
     return figure
 
 
-def comparison_page(found: Comparison) -> str:
-    """One self-contained page of everything that was compared."""
-    sections = [*_score_sections(found), *_signal_sections(found), *_term_sections(found)]
-    notes = "\n".join(f"Note: {note}." for note in found.notes)
-    names = (one.rsplit("/", 1)[-1] for one in (found.a, found.b))
-    return page(" and ".join(names), f"{report.heading(found)}\n\n{notes}", sections)
-
-
 def _cosines(axis: Any, rows: Sequence[HeadRow | None]) -> None:
     axis.axvline(0, color=INK, linewidth=0.8)
     for at, row in enumerate(rows):
@@ -157,57 +132,6 @@ def _removals(axis: Any, found: Exclusive) -> None:
     axis.set_ylim(3.6, -0.6)
     tidy(axis, "removed", x="change of the answer over its size (95 %)")
     axis.tick_params(axis="y", length=0)
-
-
-def _term_sections(found: Comparison) -> list[Section]:
-    if not found.terms:
-        return []
-    columns, rows = report.summary_table(found)
-    sections = [
-        Section(
-            "What both have",
-            "Likeness is the sum of the smaller frequencies over that of the larger; at the end, that of random halves "
-            "of one side, and of as many circuits of each: fewer are less alike. Precision, recall and F1 are of a "
-            f"against b, over what at least {found.terms[0].threshold:.0%} of the circuits have.",
-            columns,
-            rows,
-            terms_figure(found),
-            "frequencies of terms on both sides",
-        )
-    ]
-    for one in found.terms:
-        columns, rows = report.terms_table(one, _TOP)
-        sections.append(Section(f"The {one.granularity} that differ most", "", columns, rows))
-    return sections
-
-
-def _signal_sections(found: Comparison) -> list[Section]:
-    sections = []
-    if found.signals is not None and found.signals.rows:
-        text = (
-            "The summed signals into each head of both representatives. Within and between are means over pairs of "
-            "other prompts, with 95 % intervals; the floor is the lower of the families' 5 % quantiles. A head is told "
-            "something different only if its cosine is below the floor, and pairs between families are less alike.\n\n"
-        ) + "\n".join(report.signal_lines(found.signals))
-        columns, rows = report.signals_table(found.signals.rows)
-        drawn = signals_figure(replace(found, exclusive=None))  # removals have a picture of their own here
-        sections.append(Section("Same heads, same signals?", text, columns, rows, drawn, "cosines"))
-    if found.exclusive is not None:
-        columns, rows = report.exclusive_table(found.exclusive)
-        text = "\n".join(report.verdict_lines(found.exclusive))
-        drawn = removals_figure(found)
-        sections.append(Section("Do edges act on their own family?", text, columns, rows, drawn, "removals"))
-        edges = [("a", str(edge)) for edge in found.exclusive.a] + [("b", str(edge)) for edge in found.exclusive.b]
-        sections.append(Section("The edges of one alone", "", ("of", "edge"), edges))
-    return sections
-
-
-def _score_sections(found: Comparison) -> list[Section]:
-    if found.reference is None:
-        return []
-    one, (columns, rows) = found.reference, report.published_table(found)
-    text = f"{one.name}: {one.method}, {one.source}. Scored kinds: {', '.join(sorted(one.kinds))}."
-    return [Section("Against the published circuit", text, columns, rows, scores_figure(found), "scores")]
 
 
 def _short(label: str) -> str:

@@ -1,19 +1,93 @@
-"""How does a comparison read? Tables of texts, a few sentences, and plain values for JSON."""
+"""How does a comparison read? As a report, and as plain values for JSON."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from keyhole.report import Picture, Report, Section, Table
 from keyhole.stats import Interval, as_text
 from keyhole.studies.comparison.compare import Comparison
 from keyhole.studies.comparison.exclusive import Exclusive, What, Which
+from keyhole.studies.comparison.figure import (
+    comparison_figure,
+    removals_figure,
+    scores_figure,
+    signals_figure,
+    terms_figure,
+)
 from keyhole.studies.comparison.operands import TermComparison, TermRow
 from keyhole.studies.comparison.score import Score
 from keyhole.studies.comparison.signals import HeadRow, SignalComparison
 from keyhole.studies.families.sets import Term
 
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns, rows; > before a name: numbers
+TOP = 15  # terms that are shown
+SIDES: tuple[Which, Which] = ("a", "b")
+
+
+def report(found: Comparison, top: int) -> Report:
+    """What both sides are, share and do, with so many terms that differ."""
+    names = (label.rsplit("/", 1)[-1] for label in (found.a, found.b))
+    notes = "\n".join(f"note: {note}" for note in found.notes)
+    return Report(
+        " and ".join(names),
+        "\n\n".join(filter(None, [_heading(found), notes])),
+        [*_score_sections(found), *_term_sections(found, top), *_signal_sections(found)],
+        _table(found),
+        Picture(lambda: comparison_figure(found), "the two sides, compared"),
+    )
+
+
+def _score_sections(found: Comparison) -> list[Section]:
+    if found.reference is None:
+        return []
+    reference = found.reference
+    kinds = ", ".join(sorted(reference.kinds))
+    text = f"{reference.name}: {reference.method}, {reference.source}. Scored kinds: {kinds}."
+    picture = Picture(lambda: scores_figure(found), "scores")
+    return [Section("Against the published circuit", [text, picture, _published_table(found)])]
+
+
+def _term_sections(found: Comparison, top: int) -> list[Section]:
+    if not found.terms:
+        return []
+    text = (
+        "Likeness is the sum of the smaller frequencies over that of the larger; at the end, that of random halves of "
+        "one side, and of as many circuits of each: fewer are less alike. Precision, recall and F1 are of a against b, "
+        f"over what at least {found.terms[0].threshold:.0%} of the circuits have."
+    )
+    picture = Picture(lambda: terms_figure(found), "frequencies of terms on both sides")
+    return [
+        Section("What both have", [text, picture, _summary_table(found)]),
+        *(
+            Section(f"The {terms.granularity} that differ most", [_terms_table(terms, top)], page_only=not finest)
+            for terms in found.terms
+            for finest in [terms is found.terms[-1]]
+        ),
+    ]
+
+
+def _signal_sections(found: Comparison) -> list[Section]:
+    sections = []
+    if found.signals is not None and found.signals.rows:
+        text = (
+            "The summed signals into each head of both representatives. Within and between are means over pairs of "
+            "other prompts, with 95 % intervals; the floor is the lower of the families' 5 % quantiles. A head is told "
+            "something different only if its cosine is below the floor, and pairs between families are less alike."
+        )
+        alone = replace(found, exclusive=None)  # removals have a picture of their own here
+        picture = Picture(lambda: signals_figure(alone), "cosines")
+        lines = "\n".join(_signal_lines(found.signals))
+        sections.append(
+            Section("Same heads, same signals?", [text, lines, picture, _signals_table(found.signals.rows)])
+        )
+    if found.exclusive is not None:
+        text = "\n".join(_verdict_lines(found.exclusive))
+        drawn = Picture(lambda: removals_figure(found), "removals")
+        sections.append(Section("Do edges act on their own family?", [text, drawn, _exclusive_table(found.exclusive)]))
+        edges = [(which, str(edge)) for which in SIDES for edge in getattr(found.exclusive, which)]
+        sections.append(Section("The edges of one alone", [Table(("of", "edge"), edges)], page_only=True))
+    return sections
 
 
 def term_text(term: Term) -> str:
@@ -30,39 +104,37 @@ def term_text(term: Term) -> str:
     return f"{term.source} -> {term.target}{side}{channel}"
 
 
-def summary_table(found: Comparison) -> Table:
+def _summary_table(found: Comparison) -> Table:
     """What both sides share, at each granularity."""
     columns = ("", ">a and b", ">a alone", ">b alone", ">likeness", ">precision", ">recall", ">F1")
-    return (*columns, ">halves of a", ">of b", ">of both"), [_summary(one) for one in found.terms]
+    return Table((*columns, ">halves of a", ">of b", ">of both"), [_summary(one) for one in found.terms])
 
 
-def terms_table(terms: TermComparison, top: int) -> Table:
+def _terms_table(terms: TermComparison, top: int) -> Table:
     """The terms whose frequencies differ most."""
-    rows: list[tuple[str, ...]] = [
-        (term_text(row.term), _share(row.a), _share(row.b), _where(row)) for row in terms.rows[:top]
-    ]
-    return (str(terms.granularity), ">in a", ">in b", "which have it"), rows
+    rows = [(term_text(row.term), _share(row.a), _share(row.b), _where(row)) for row in terms.rows[:top]]
+    return Table((str(terms.granularity), ">in a", ">in b", "which have it"), rows)
 
 
-def signals_table(rows: Sequence[HeadRow]) -> Table:
+def _signals_table(heads: Sequence[HeadRow]) -> Table:
     """Cosines of the representatives beside those of other prompts, head by head."""
     columns = ("head", "side", ">cosine", ">floor", ">within a", ">within b", ">between", "verdict")
-    return columns, [
+    rows = [
         (
             *(str(row.place), row.side, f"{row.cosine:.2f}", "" if row.verdict == "no floor" else f"{row.floor:.2f}"),
             *(_spread(one) for one in (row.within_a, row.within_b, row.between)),
             row.verdict,
         )
-        for row in rows
+        for row in heads
     ]
+    return Table(columns, rows)
 
 
-def exclusive_table(found: Exclusive) -> Table:
+def _exclusive_table(found: Exclusive) -> Table:
     """The two by two, beside controls: the mean change of the answer over its size."""
     columns = ("removed", ">on prompts of a", ">on prompts of b", ">median a", ">median b", ">placed in a", ">in b")
     rows: list[tuple[str, ...]] = []
-    sides: tuple[Which, Which] = ("a", "b")
-    for which in sides:
+    for which in SIDES:
         names: dict[What, str] = {
             "exclusive": f"{len(getattr(found, which))} edges of {which} alone",
             "shared": f"{found.shared[which == 'b']} edges that both have",
@@ -73,16 +145,16 @@ def exclusive_table(found: Exclusive) -> Table:
             told = [as_text(one.spread, 2) if one.measured else "" for one in (mine, its)]
             told += [as_text(one.median, 2) if one.measured else "" for one in (mine, its)]
             rows.append((name, *told, f"{mine.placed:.0%}", f"{its.placed:.0%}"))
-    return columns, rows
+    return Table(columns, rows)
 
 
-def published_table(found: Comparison) -> Table:
+def _published_table(found: Comparison) -> Table:
     """Scores against a published circuit, over thresholds, with the recall of each class."""
     names = [name for name, _ in found.published[0].classes]
     columns = (">frequency", ">components", ">precision", ">recall", ">F1", ">random F1", *(f">{n}" for n in names))
     if found.published[0].edges is not None:
         columns = (*columns, ">edges", ">their precision", ">their recall", ">their F1", ">random F1")
-    return columns, [
+    rows = [
         (
             *(f"{one.threshold:.2f}", *_scores(one.score, one.random_f1)),
             *(f"{own.both}/{own.there}" for _, own in one.classes),
@@ -90,22 +162,23 @@ def published_table(found: Comparison) -> Table:
         )
         for one in found.published
     ]
+    return Table(columns, rows)
 
 
 def _scores(score: Score, chance: float) -> tuple[str, ...]:
     return str(score.found), *(f"{one:.2f}" for one in (score.precision, score.recall, score.f1, chance))
 
 
-def comparison_table(found: Comparison) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+def _table(found: Comparison) -> Table:
     """Everything that was counted: scores against a published circuit, or every term with its frequencies."""
     if found.published:
-        columns, rows = published_table(found)
-        return columns, [tuple(row) for row in rows]
+        return _published_table(found)
     every = [(one.granularity, row) for one in found.terms for row in one.rows]
-    return ("granularity", "term", ">a", ">b"), [(what, term_text(row.term), row.a, row.b) for what, row in every]
+    rows = [(granularity, term_text(row.term), row.a, row.b) for granularity, row in every]
+    return Table(("granularity", "term", ">a", ">b"), rows)
 
 
-def verdict_lines(found: Exclusive) -> list[str]:
+def _verdict_lines(found: Exclusive) -> list[str]:
     """What the two by two comes to."""
     lines = [_verdict(found, "a"), _verdict(found, "b")]
     if not math.isnan(found.interaction[0]):
@@ -121,7 +194,7 @@ def verdict_lines(found: Exclusive) -> list[str]:
     return lines
 
 
-def signal_lines(found: SignalComparison) -> list[str]:
+def _signal_lines(found: SignalComparison) -> list[str]:
     """Which heads are told something else in the two families? Nothing is said of those without a floor."""
     judged, lines = [row for row in found.rows if row.verdict != "no floor"], []
     if not judged:
@@ -132,7 +205,7 @@ def signal_lines(found: SignalComparison) -> list[str]:
     return lines
 
 
-def heading(found: Comparison) -> str:
+def _heading(found: Comparison) -> str:
     """Both sides in a line."""
     sides = []
     for name, label, count, prompt in zip("ab", (found.a, found.b), found.circuits, found.representatives, strict=True):
@@ -141,27 +214,6 @@ def heading(found: Comparison) -> str:
         told = f"; its representative is prompt {prompt}" if prompt is not None and count > 1 else ""
         sides.append(f"{name} is {label}{circuits}{told}")
     return "\n".join(sides)
-
-
-def comparison_text(found: Comparison) -> str:
-    """A few lines: what is shared, what differs, what acts."""
-    lines = [heading(found)]
-    for terms in found.terms:
-        lines.append(
-            f"{terms.granularity}: {len(terms.shared)} shared, {len(terms.only_a)} of a alone, {len(terms.only_b)} of "
-            f"b alone; likeness {terms.likeness:.2f}, F1 {terms.score.f1:.2f} from frequency {terms.threshold} on"
-        )
-    if found.signals is not None:
-        lines += signal_lines(found.signals)
-    if found.exclusive is not None:
-        lines += verdict_lines(found.exclusive)
-    for one in found.published:
-        lines.append(
-            f"frequency {one.threshold:.2f}: precision {one.score.precision:.2f}, recall {one.score.recall:.2f}, "
-            f"F1 {one.score.f1:.2f} (random {one.random_f1:.2f})"
-            + ("" if one.edges is None else f"; of edges F1 {one.edges.f1:.2f} (random {one.random_edges_f1:.2f})")
-        )
-    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
 
 
 def comparison_record(found: Comparison) -> dict[str, Any]:
@@ -233,14 +285,13 @@ def _signals(found: Comparison) -> dict[str, Any]:
 
 def _exclusive(found: Exclusive) -> dict[str, Any]:
     cells = [{**asdict(one), "spread": one.spread, "median": one.median} for one in found.cells]
-    sides: tuple[Which, Which] = ("a", "b")
     return {
         "mode": found.mode,
-        "edges": {which: [str(edge) for edge in getattr(found, which)] for which in sides},
+        "edges": {which: [str(edge) for edge in getattr(found, which)] for which in SIDES},
         "shared": found.shared,
         "uncut": found.uncut,
         "wrong": found.wrong,
         "interaction": found.interaction,
-        "verdicts": {which: found.verdict(which) for which in sides},
+        "verdicts": {which: found.verdict(which) for which in SIDES},
         "cells": cells,
     }

@@ -4,7 +4,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from keyhole.figures.style import FAINT, GREY, PALETTE, Section, blank, colours, heading, legend, page, plain, tidy
+from keyhole.figures.style import FAINT, GREY, PALETTE, blank, colours, heading, legend, plain, tidy
+from keyhole.report import Cell, Picture, Report, Section, Table
 from keyhole.studies.curves.record import Curves
 from keyhole.studies.curves.settings import METHODS
 from keyhole.studies.curves.split_record import Splits
@@ -56,40 +57,51 @@ def _limits(curves: Curves) -> tuple[float, float]:
     return max(min(min(values), -0.1) - 0.05, -_MOST), min(max(max(values), 1.0) + 0.08, 1 + _MOST)
 
 
-def curves_page(curves: Curves) -> str:
-    """The picture and its numbers on one page."""
-    columns, rows = curves.cells
+def curves_report(curves: Curves) -> Report:
+    """The picture and its numbers."""
     names = [row["method"] for row in curves.rows()]
-    by_share: list[tuple[str | float, ...]] = [
-        (f"{share:g}", *(curves.faithfulness(name)[i][0] for name in names)) for i, share in enumerate(curves.shares)
-    ]
-    sections = [
-        Section(
-            "Faithfulness over the share of edges",
-            "CPR is the area under a line, CMD the area between it and 1: by trapezoids over the shares, as in MIB. A "
-            "perfect method has CPR about 1 and CMD 0.\n\nCircuits of heads alone (heads, svt) say nothing of values "
-            "and of what MLPs read, so they cannot carry an answer alone: their edges are reasons of attention.\n\n"
-            + curves.own_told,
-            columns,
-            rows,
-            curves_figure(curves),
-            "faithfulness of each method over the share of edges kept",
-        ),
-        Section("At every share", columns=("share", *(f">{name}" for name in names)), rows=by_share),
-    ]
-    return page(f"Which edges carry the answer? {curves.model}, {curves.task}", curves.summary, sections)
-
-
-def splits_page(splits: Splits) -> str:
-    """One circuit, and circuits of groups: the picture and its numbers."""
-    columns, rows = splits.cells
-    section = Section(
-        "Faithfulness over the share of edges",
-        "\n\n".join(splits.notes),
-        columns,
-        rows,
-        curves_figure(splits.curves),
-        "faithfulness of one circuit and of circuits for each group, over the share of edges kept",
+    faithfulness = {name: curves.faithfulness(name) for name in names}
+    by_share: list[tuple[Cell, ...]] = []
+    for i, share in enumerate(curves.shares):
+        by_share.append((f"{share:g}", *(faithfulness[name][i][0] for name in names)))
+    picture = Picture(lambda: curves_figure(curves), "faithfulness of each method over the share of edges kept")
+    return Report(
+        f"Which edges carry the answer? {curves.model}, {curves.task}",
+        curves.summary,
+        [
+            Section("Faithfulness over the share of edges", [_AREAS, curves.own_told, picture, curves.cells]),
+            Section("At every share", [Table(("share", *(f">{name}" for name in names)), by_share)], page_only=True),
+        ],
+        _by_share(curves, "method"),
+        picture,
     )
-    curves = splits.curves
-    return page(f"One circuit for each group? {curves.model}, {curves.task}", splits.summary, [section])
+
+
+_AREAS = (
+    "CPR is the area under a line, CMD the area between it and 1: by trapezoids over the shares, as in MIB. A perfect "
+    "method has CPR about 1 and CMD 0.\n\nCircuits of heads alone (heads, svt) say nothing of values and of what MLPs "
+    "read, so they cannot carry an answer alone: their edges are reasons of attention."
+)
+
+
+def splits_report(splits: Splits) -> Report:
+    """One circuit, and circuits of groups: the picture and its numbers."""
+    curves, alt = splits.curves, "faithfulness of one circuit and of circuits for each group, over the share of edges"
+    picture = Picture(lambda: curves_figure(curves), f"{alt} kept")
+    return Report(
+        f"One circuit for each group? {curves.model}, {curves.task}",
+        splits.summary,
+        [Section("Faithfulness over the share of edges", ["\n\n".join(splits.notes), picture, splits.cells])],
+        _by_share(curves, "circuits"),
+        picture,
+    )
+
+
+def _by_share(curves: Curves, name: str) -> Table:
+    """A row for each method (or each split) and share."""
+    rows = [
+        (curve.method, share, *interval)
+        for curve in curves.curves
+        for share, interval in zip(curves.shares, curves.faithfulness(curve.method), strict=True)
+    ]
+    return Table((name, ">share", ">faithfulness", ">low", ">high"), rows)

@@ -19,13 +19,12 @@ from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.wiring import Wiring
 from keyhole.models.weights import Dims
+from keyhole.report import Cell, Report, Reported, Table
 from keyhole.stats import Interval, as_text
 from keyhole.studies.curves.settings import CurveSettings
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from keyhole.brief import Table
+    from keyhole.brief import Table as DataFrame
 
 COUNTS = (100, 1000)  # edges, for distances at fixed numbers
 _REPLACED = {
@@ -65,7 +64,7 @@ class OwnCircuits:
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
+class Curves(Reported):
     """Faithfulness of several methods on the same prompts."""
 
     __repr__ = brief
@@ -194,7 +193,7 @@ class Curves:
             told["own_circuits"] = {"own": own[0], "other": own[1], "edges": self.own.edges}
         return {**told, "methods": methods}
 
-    def to_dataframe(self) -> "Table":
+    def to_dataframe(self) -> "DataFrame":
         """A row for each method and share."""
         from keyhole.brief import as_dataframe
 
@@ -203,17 +202,17 @@ class Curves:
         return as_dataframe([dict(zip(names, row, strict=True)) for row in rows])
 
     @property
-    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
+    def cells(self) -> Table:
         """Columns and rows of a table."""
         counts = self.curves[0].counts
         fixed = [f">|1 - f|, {n:,} edges" for n in counts]
         columns = ("method", ">CPR", ">CMD", *fixed, ">edges found", ">f of these alone")
-        rows: list[tuple[str | int | None, ...]] = []
+        rows: list[tuple[Cell, ...]] = []
         for row in self.rows():
             alone = None if row["alone"] is None else as_text(row["alone"], 2)
             areas = as_text(row["cpr"], 3), as_text(row["cmd"], 3)
             rows.append((row["method"], *areas, *(as_text(row["at"][n], 2) for n in counts), row["found"], alone))
-        return columns, rows
+        return Table(columns, rows)
 
     @property
     def summary(self) -> str:
@@ -246,33 +245,11 @@ class Curves:
             f"keeps f = {own}; with those of another prompt's, {other}."
         )
 
-    def __str__(self) -> str:
-        lines = [self.summary, *([self.own_told] if self.own_told else [])]
-        for row in self.rows():
-            alone = (
-                "" if row["alone"] is None else f", f of its {row['found']:,} edges alone {as_text(row['alone'], 2)}"
-            )
-            at = "".join(f"  |1 - f| of {n:,} edges {as_text(value, 2)}" for n, value in row["at"].items())
-            lines.append(f"{row['method']:<11} CPR {as_text(row['cpr'], 3)}  CMD {as_text(row['cmd'], 3)}{at}{alone}")
-        return "\n".join(lines)
+    def report(self) -> Report:
+        """The areas of every method, and what is left of the answer at every share of edges."""
+        from keyhole.studies.curves.figure import curves_report
 
-    def plot(self) -> "Figure":
-        """Faithfulness over the share of edges. See `keyhole.studies.curves.figure`."""
-        from keyhole.studies.curves.figure import curves_figure
-
-        return curves_figure(self)
-
-    def to_html(self) -> str:
-        """One page. See `keyhole.studies.curves.figure`."""
-        from keyhole.studies.curves.figure import curves_page
-
-        return curves_page(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json, .html (a page), .csv (a row for each method and share), or a figure: .png, .svg or .pdf."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
+        return curves_report(self)
 
     def save_scores(self, folder: str | Path) -> list[Path]:
         """Every method's signed scores of edges between components as a file of MIB, `METHOD.json`, in this folder.
@@ -293,14 +270,6 @@ class Curves:
                 name = f"{curve.method.removesuffix('.json')}.json"
                 paths.append(write_mib_scores(place / name, scores, self.wiring, self.dims))
         return paths
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
-        """Columns and rows: a row for each method and share."""
-        return ("method", ">share", ">faithfulness", ">low", ">high"), [
-            (curve.method, share, *told)
-            for curve in self.curves
-            for share, told in zip(self.shares, self.faithfulness(curve.method), strict=True)
-        ]
 
 
 def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float[np.ndarray, "*any"]:

@@ -1,18 +1,15 @@
 """Is a circuit for each group of prompts better than one for all? The record, its differences, and how it reads."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from keyhole.brief import brief
+from keyhole.report import Cell, Report, Reported, Table
 from keyhole.stats import Interval, as_text
 from keyhole.studies.curves.record import Curves, with_interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALL = "one circuit"
 
@@ -32,7 +29,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(Reported):
     """One circuit for all prompts, a circuit for each group of a split, and for groups drawn at random."""
 
     __repr__ = brief
@@ -92,17 +89,17 @@ class Splits:
         }
 
     @property
-    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
+    def cells(self) -> Table:
         """Columns and rows of a table."""
         counts = self.curves.curves[0].counts
         fixed = [f">f, {n:,} edges" for n in counts]
         columns = ("circuits", *fixed, ">CMD", ">CMD, each prompt", ">less than one circuit's by", ">than random by")
-        rows: list[tuple[str | int | None, ...]] = []
+        rows: list[tuple[Cell, ...]] = []
         for row in self.rows():
             gains = (None if row[name] is None else as_text(row[name], 3) for name in ("gain", "over_random"))
             f = (as_text(row["f"][n], 2) for n in counts)
             rows.append((row["split"], *f, as_text(row["cmd"], 3), as_text(row["cmd_each"], 3), *gains))
-        return columns, rows
+        return Table(columns, rows)
 
     @property
     def summary(self) -> str:
@@ -132,29 +129,8 @@ class Splits:
             )
         return lines
 
-    def __str__(self) -> str:
-        columns, rows = self.cells
-        heads = [column.removeprefix(">") for column in columns]
-        told = ["  ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True) if cell) for row in rows]
-        return "\n".join([self.summary, *told, *self.notes])
+    def report(self) -> Report:
+        """One circuit, circuits of groups, and random groups of the same sizes."""
+        from keyhole.studies.curves.figure import splits_report
 
-    def plot(self) -> "Figure":
-        """Faithfulness over the share of edges, a line for each split. See `keyhole.studies.curves.figure`."""
-        return self.curves.plot()
-
-    def to_html(self) -> str:
-        """One page."""
-        from keyhole.studies.curves.figure import splits_page
-
-        return splits_page(self)
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
-        """Columns and rows: a row for each split and share."""
-        columns, rows = self.curves.table()
-        return ("circuits", *columns[1:]), rows
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json, .html (a page), .csv (a row for each split and share), or a figure: .png, .svg or .pdf."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
+        return splits_report(self)

@@ -6,9 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from keyhole.brief import model_label
-from keyhole.figures.style import BLUE, GREY, INK, RED, Section, blank, heading, page, scale, tidy
+from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, scale, tidy
 from keyhole.studies.directions.alike import Likeness
-from keyhole.studies.directions.directions import head_lines, likeness_table, opening, pair_rows, task_lines, task_rows
 from keyhole.studies.directions.record import Shared, SharedSide
 
 _LABELS = 24  # heads that are named along an axis
@@ -90,30 +89,3 @@ def _overlaps(axis: Any, found: Shared, side: SharedSide) -> None:
     axis.set_xlim(-0.03, 1.03)
     axis.set_ylim(-0.03, 1.03)
     axis.legend(frameon=False, fontsize=8, loc="upper left")
-
-
-def shared_page(found: Shared) -> str:
-    """All of a study as a page."""
-    said = "; ".join(f"{side.side} side: {'yes' if side.coordinate else 'no'}" for side in found.sides)
-    told = (
-        f"{opening(found)}. More near-equal signals across layers than with other channels of the same heads, "
-        f"anisotropy apart? {said}."
-    )
-    sections = [Section("Heads, pairs and tasks", _READ, figure=shared_figure(found), said=told)]
-    sections += [_side_section(side) for side in found.sides]
-    columns, pairs = pair_rows(found)
-    sections.append(Section("Near-equal pairs of signals", "" if pairs else "None.", columns if pairs else (), pairs))
-    if len(found.stores) > 1:
-        sections.append(Section("Channels in two tasks", "\n".join(task_lines(found)), *task_rows(found)))
-    return page("Do heads coordinate through shared directions?", told, sections)
-
-
-_READ = (
-    "Signals are means per head over the firings of circuits, in residual space; channels are the vectors that a head "
-    "uses in a fifth of its prompts or more. Other channels: as many random ones of the same heads. Only heads of "
-    "different layers are compared. Numbers above bars: nearly equal pairs."
-)
-
-
-def _side_section(side: SharedSide) -> Section:
-    return Section(f"{side.side} side", "\n".join(head_lines(side)), *likeness_table(side))

@@ -11,10 +11,9 @@ frequency f, and two groups of prompts overlap by
 task and parts of two have the same number of prompts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -22,14 +21,12 @@ from jaxtyping import Bool, Float, Int
 from keyhole.brief import Head, brief
 from keyhole.circuits.records import SideName
 from keyhole.errors import KeyholeError
+from keyhole.report import Report, Reported
 from keyhole.stats import benjamini_hochberg
 from keyhole.store.store import Store
 from keyhole.studies.directions.alike import Likeness
 from keyhole.studies.directions.heard import SURE
 from keyhole.studies.families.distances import in_common
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Place = tuple[SideName, int, int]  # side, layer, head
 LEAST = 10  # prompts of each task in which a head fires, without which nothing is said
@@ -171,7 +168,7 @@ class SharedSide:
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Reported):
     """Signals and channels of a store's heads; with another store, channels in both tasks."""
 
     __repr__ = brief
@@ -184,37 +181,14 @@ class Shared:
     tasks: tuple[HeadUse, ...]  # empty without another store
     settings: dict[str, Any]
 
-    def __str__(self) -> str:
-        from keyhole.studies.directions.directions import shared_text
+    def report(self) -> Report:
+        """What each side of the heads shares and, with two stores, each head's channels in both."""
+        from keyhole.studies.directions.report import report
 
-        return shared_text(self)
+        return report(self)
 
     def record(self) -> dict[str, Any]:
         """As plain data: what JSON has."""
-        from keyhole.studies.directions.directions import shared_data
+        from keyhole.studies.directions.report import shared_data
 
         return shared_data(self)
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Columns and rows: of two tasks a row per head and side, else of near-equal pairs."""
-        from keyhole.studies.directions.directions import pair_rows, task_rows
-
-        return task_rows(self) if self.tasks else pair_rows(self)
-
-    def plot(self) -> "Figure":
-        """Cosines of heads, near-equal pairs beside the control, overlaps. See `keyhole.studies.directions.figure`."""
-        from keyhole.studies.directions.figure import shared_figure
-
-        return shared_figure(self)
-
-    def to_html(self) -> str:
-        """All of it as one page."""
-        from keyhole.studies.directions.figure import shared_page
-
-        return shared_page(self)
-
-    def save(self, path: "str | Path") -> Path:
-        """Write the study: .json, .html (a page), .csv (a table), or a figure as .png, .svg or .pdf."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)

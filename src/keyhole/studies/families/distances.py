@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.store.store import Store
 
 Granularity = Literal["heads", "edges", "channels"]
+WHAT = {"heads": "heads and MLPs", "edges": "edges", "channels": "edges with their channels"}
 KINDS: tuple[NodeKind, ...] = (*get_args(Kind), "target")
 SIDES: tuple[str, ...] = get_args(EdgeSide)
 PLACE = ("kind", "layer", "head", "dest", "src")

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from keyhole.brief import model_label
 from keyhole.figures import style
+from keyhole.studies.families.distances import WHAT
 
 if TYPE_CHECKING:
     from keyhole.studies.families.record import Families
@@ -182,8 +183,6 @@ def _sample_labels(found: "Families") -> Int[np.ndarray, "circuits"]:
 
 
 def _title(found: "Families") -> str:
-    from keyhole.studies.families.report import WHAT
-
     about, many = found.about, len(found.families)
     told = "one family" if many == 1 else f"{many} families"
     return f"{about.task} on {model_label(about.model)}: {told} of circuits, as sets of {WHAT[about.granularity]}" + (

@@ -15,15 +15,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from keyhole.brief import brief
+from keyhole.report import Report, Reported
 from keyhole.studies.families.agreement import Agreement, Representative, adjusted_rand
 from keyhole.studies.families.clusters import Clustering
 from keyhole.studies.families.cuts import OUTSIDE, cuts_of, least_size, tree_of
 from keyhole.studies.families.distances import Granularity, between, between_blocks, in_common
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.figure import Figure
     from scipy.sparse import csr_array
 
     from keyhole.studies.families.sets import Sets
@@ -188,7 +186,7 @@ class About:
 
 
 @dataclass(frozen=True, repr=False)
-class Families:
+class Families(Reported):
     """Families of circuits; `str()` reads as a report."""
 
     about: About  # what was asked: store, sets, settings
@@ -210,45 +208,17 @@ class Families:
         """Tree, cuts and nulls at the granularity that was asked for."""
         return self.levels[0].clustering
 
+    def report(self) -> Report:
+        """What was cut, what was found, and how far to believe it."""
+        from keyhole.studies.families.report import report
+
+        return report(self)
+
     def record(self) -> dict[str, Any]:
         """All of it as plain values, without distances and trees."""
         from keyhole.studies.families.report import record
 
         return record(self)
-
-    def plot(self) -> "Figure":
-        """Dendrogram, distances in its order, and labels beside them. See `keyhole.studies.families.figure`."""
-        from keyhole.studies.families.figure import families_figure
-
-        return families_figure(self)
-
-    def to_html(self) -> str:
-        """One self-contained page."""
-        from keyhole.studies.families.page import families_page
-
-        return families_page(self)
-
-    def save(self, path: "str | Path") -> "Path":
-        """Write it: .json (numbers), .csv (a row per circuit), .html (a page), or .png, .svg, .pdf (the figure)."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[int]]]:
-        """Columns and rows: a row per circuit, with its family and whether it represents it."""
-        chosen = {one.representative for one in self.families}
-        rows = zip(self.prompts.tolist(), self.labels.tolist(), strict=True)
-        return ("prompt", "family", "representative"), [(i, own, int(i in chosen)) for i, own in rows]
-
-    def _repr_html_(self) -> str:
-        from keyhole.web.reprs import families_html
-
-        return families_html(self)
-
-    def __str__(self) -> str:
-        from keyhole.studies.families.report import report
-
-        return report(self)
 
 
 # To which family does a circuit belong that was not cut? To the nearest, if it is near enough.

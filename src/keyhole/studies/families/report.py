@@ -1,24 +1,166 @@
-"""How do families read? As a report of a few screens, and as plain values."""
+"""How do families read? As a report, and as plain values."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from keyhole.brief import model_label
+from keyhole.report import Cell, Picture, Report, Section, Table
 from keyhole.studies.families.clusters import LEVEL, MEASURES, Clustering
 from keyhole.studies.families.cuts import OUTSIDE, STABLE
+from keyhole.studies.families.distances import WHAT
 
 if TYPE_CHECKING:
     from keyhole.studies.families.agreement import Agreement, Beside
-    from keyhole.studies.families.record import Average, Families, Family, Level
-
-WHAT = {"heads": "heads and MLPs", "edges": "edges", "channels": "edges with their channels"}
+    from keyhole.studies.families.record import Families, Family, Level
 
 
-def report(found: "Families") -> str:
+def report(found: "Families") -> Report:
     """What was cut, what was found, and how far to believe it."""
-    return "\n".join([*_opening(found), "", *_of_families(found), "", *_of_levels(found), "", *_of_averages(found)])
+    from keyhole.studies.families.figure import families_figure
+
+    about, chosen = found.about, {family.representative for family in found.families}
+    picture = Picture(lambda: families_figure(found), "Dendrogram, label bars and map of distances between circuits")
+    numbers = " ".join(filter(None, [numbers_text(found), rest_text(found)]))
+    rows = [(i, k, int(i in chosen)) for i, k in zip(found.prompts.tolist(), found.labels.tolist(), strict=True)]
+    return Report(
+        f"Families of circuits: {about.task} on {model_label(about.model)}",
+        "\n\n".join(filter(None, [plain_verdict(found), asked_text(found), numbers])),
+        [
+            Section("Families", [_FAMILIES, picture, _families(found)]),
+            Section("Labels and cuts", [_LABELS, _agreement(found)]),
+            Section("Labels and distances", [_APART, _distances(found)]),
+            Section("Cuts", ["\n".join(_level_line(level) for level in found.levels)]),
+            Section("Cuts into other numbers of families", [_CUTS, _cuts(found)], page_only=True),
+            Section("Averaged circuits", [_AVERAGED, *_averages(found)]),
+            Section("Representatives", [_NEAREST, _representatives(found)], page_only=True),
+        ],
+        Table(("prompt", "family", "representative"), rows),
+        picture,
+    )
+
+
+_FAMILIES = (
+    "Stability is the mean Jaccard of a family with its nearest in resampled circuits; a family is usually called "
+    f"stable from {STABLE} on. Prompt: whose circuit represents the family, with the least summed distance to the "
+    "others. Distance: the mean of two members."
+)
+_LABELS = (
+    "Do families follow a label? In brackets: what 95 % of shuffled labels stay below. ARI and NMI are of the best cut "
+    "at each granularity, whether it is significant or not; the last ARI is of the cut into as many families as the "
+    "label has values."
+)
+_APART = (
+    "Are circuits of one value nearer to each other? Mean distances within and between values; the share of squared "
+    "distances that lies between values (in brackets, what 95 % of shuffled labels stay below); and the share of "
+    "circuits whose nearest other circuit has the same value."
+)
+_CUTS = (
+    "The best cut of the tree for each number of families; clusters of fewer circuits than a family has lie outside. A "
+    "cut is believed if it is stable and better than 95 % of cuts in worlds without families, by margin (the "
+    "silhouette that four of five circuits exceed) and by what it explains of squared distances: circuits shuffled so "
+    "that each keeps its size and each term its frequency, and one Gaussian cloud of the circuits' covariance. A split "
+    "is stable and no matter of sizes and frequencies, and along their longest direction circuits heap up in more than "
+    "one place; but it may have no border."
+)
+_AVERAGED = (
+    "The averaged circuit has the terms that half of the circuits have. How much of it is any prompt's circuit: its "
+    "Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, the share "
+    "of circuits that have all of it, and the share of a circuit's terms that it misses. Variance: of its terms from "
+    "prompt to prompt; deviation: of their shares under bootstrap; resampled: its Jaccard with the average of "
+    "resampled prompts."
+)
+_NEAREST = "The circuit of each group with the least summed distance to the others."
+
+
+def _families(found: "Families") -> Table:
+    columns = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms")
+    return Table(
+        (*columns, "most members share"),
+        [
+            (
+                *(str(one.number), one.size, str(one.representative), one.stability, one.silhouette),
+                *(one.mean_distance, round(one.mean_size), common_text(one)),
+            )
+            for one in found.families
+        ],
+    )
+
+
+def _agreement(found: "Families") -> Table:
+    columns = ("sets of", "label", ">values", ">ARI", ">p", ">NMI", ">p", ">ARI, cut into as many", ">p")
+    return Table(
+        columns,
+        [
+            (level.granularity, one.label, one.values, *_two(one.ari), *_two(one.nmi), *_two(one.tree))
+            for level, one in _level_rows(found)
+        ],
+    )
+
+
+def _distances(found: "Families") -> Table:
+    columns = ("sets of", "label", ">within", ">between", ">explained", ">p", ">pseudo-F", ">nearest alike", ">p")
+    return Table(
+        columns,
+        [
+            (
+                *(level.granularity, one.label, one.within, one.between),
+                *(*_two(one.explained), one.pseudo_f, *_two(one.nearest)),
+            )
+            for level, one in _level_rows(found)
+        ],
+    )
+
+
+def _two(one: "Beside | None") -> tuple[Cell, Cell]:
+    return (None, None) if one is None else (f"{one.value:.3f} ({one.high:.3f})", one.p)
+
+
+def _level_rows(found: "Families") -> Iterator[tuple["Level", "Agreement"]]:
+    """Every label at every granularity."""
+    for level in found.levels:
+        for one in level.agreement:
+            yield level, one
+
+
+def _level_line(level: "Level") -> str:
+    cut, apart = level.clustering.cut, f"{WHAT[level.granularity]}: {level.mean_distance:.3f} apart"
+    if cut is None:
+        return f"{apart}; no cut"
+    believed = believed_text(level.clustering) or ", believed"
+    return f"{apart}; a cut into {cut.families}{believed}; {nulls_text(level.clustering)}"
+
+
+def _cuts(found: "Families") -> Table:
+    columns = ("sets of", ">families", ">silhouette", ">stability, mean", ">stability, least", ">circuits outside", "")
+    rows: list[Sequence[Cell]] = []
+    for level in found.levels:
+        clustering = level.clustering
+        for i, (cut, own) in enumerate(zip(clustering.cuts, clustering.stability, strict=True)):
+            stability = float(own.mean()), float(own.min())
+            best = "best" if i == clustering.best else ""
+            rows.append((level.granularity, cut.families, cut.silhouette, *stability, cut.outside, best))
+    return Table(columns, rows)
+
+
+def _averages(found: "Families") -> list[Table]:
+    """How near circuits are to it; and how much of it they have, as its terms vary."""
+    near = ("group", ">circuits", ">terms of one", ">of any", ">of half", ">nearest circuit", ">mean circuit")
+    held = ("group", ">most of it in one", ">has all of it", ">missed of one", ">variance", ">deviation", ">resampled")
+    sizes = [
+        (one.group, one.circuits, round(one.mean_size), one.union, one.size, one.nearest, one.typical)
+        for one in found.averages
+    ]
+    parts = [
+        (one.group, one.held, one.whole, one.missed, one.variance, one.deviation, one.again) for one in found.averages
+    ]
+    return [Table(near, sizes), Table(held, parts)]
+
+
+def _representatives(found: "Families") -> Table:
+    columns = ("group", ">prompt", ">circuits", ">mean distance")
+    return Table(columns, [(r.group, str(r.prompt), r.circuits, r.mean_distance) for r in found.representatives])
 
 
 def asked_text(found: "Families") -> str:
@@ -30,8 +172,8 @@ def asked_text(found: "Families") -> str:
     how += ["weighted by influence"] if about.weighted else []
     sampled = f", of which {about.sampled:,} were cut" if about.sampled < about.asked else ""
     return (
-        f"{about.asked:,} of {about.circuits:,} circuits ({about.where}) from {about.prompts:,} prompts"
-        f"{sampled}; as sets of {', '.join(how)}"
+        f"{about.asked:,} of {about.circuits:,} circuits ({about.where}) from {about.prompts:,} prompts of "
+        f"{about.store}{sampled}; as sets of {', '.join(how)}"
     )
 
 
@@ -106,33 +248,10 @@ def nulls_text(clustering: Clustering) -> str:
     return "; ".join(told)
 
 
-def level_rows(found: "Families") -> Iterator[tuple["Level", "Agreement"]]:
-    """Every label at every granularity."""
-    for level in found.levels:
-        for one in level.agreement:
-            yield level, one
-
-
 def common_text(family: "Family") -> str:
     """What most members share, by label; a share that says little is left out."""
     told = [f"{name} {value} {share:.0%}" for name, (value, share) in family.common.items() if share >= 0.3]
     return ", ".join(told) or "no label"
-
-
-def beside_text(one: "Beside | None") -> str:
-    """A number, what shuffled labels reach, and p."""
-    return "-" if one is None else f"{one.value:.3f} ({one.high:.3f}; p {one.p:.3f})"
-
-
-def average_text(one: "Average") -> str:
-    """An averaged circuit in a line."""
-    return (
-        f"{one.group}: {one.circuits:,} circuits of {one.mean_size:.0f} terms, {one.union:,} in all; {one.size} in "
-        f"half of them. The nearest circuit shares {one.nearest:.0%} with this average, one on average "
-        f"{one.typical:.0%}; the best has {one.held:.0%} of its terms, {one.whole:.0%} of circuits have all, and "
-        f"{one.missed:.0%} of a circuit's terms are not in it. From prompt to prompt its terms vary by "
-        f"{one.variance:.3f}; resampled, it keeps {one.again:.0%}"
-    )
 
 
 def record(found: "Families") -> dict[str, Any]:
@@ -176,43 +295,3 @@ def _level_record(level: "Level") -> dict[str, Any]:
 
 def _stability(clustering: Clustering) -> float:
     return math.nan if clustering.best is None else float(clustering.stability[clustering.best].mean())
-
-
-def _opening(found: "Families") -> list[str]:
-    about = found.about
-    made = f"{about.store}: {about.task} on {model_label(about.model)}"
-    lines = [made, asked_text(found), "", verdict(found), rest_text(found)]
-    return [line for i, line in enumerate(lines) if line or i == 2]
-
-
-def _of_families(found: "Families") -> list[str]:
-    lines = []
-    for one in found.families:
-        steady = "" if math.isnan(one.stability) else f", stability {one.stability:.2f}"
-        doubt = " (not stable)" if one.stability < STABLE else ""
-        lines.append(
-            f"family {one.number}: {one.size:,} circuits, represented by prompt {one.representative}{steady}{doubt}; "
-            f"{one.mean_size:.0f} terms, {one.mean_distance:.3f} apart; {common_text(one)}"
-        )
-    return lines
-
-
-def _of_levels(found: "Families") -> list[str]:
-    lines = ["labels: agreement with the cut, and how far they set circuits apart (95 % of shuffled labels; p)"]
-    for level in found.levels:
-        cut, which = level.clustering.cut, believed_text(level.clustering)
-        told = "no cut" if cut is None else f"a cut into {cut.families}{which}"
-        lines.append(f"  {WHAT[level.granularity]}: {level.mean_distance:.3f} apart; {told}")
-        lines += [
-            f"    {one.label} ({one.values}): ARI {beside_text(one.ari)}, NMI {beside_text(one.nmi)}, cut into as many "
-            f"{beside_text(one.tree)}, explains "
-            f"{beside_text(one.explained)}, nearest alike {beside_text(one.nearest)}"
-            for one in level.agreement
-        ]
-    return lines
-
-
-def _of_averages(found: "Families") -> list[str]:
-    return ["the averaged circuit is had by at least half of the circuits, term by term"] + [
-        f"  {average_text(one)}" for one in found.averages
-    ]

@@ -9,9 +9,8 @@ many models at the first token alone.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,13 +21,11 @@ from keyhole.brief import Head, brief
 from keyhole.circuits.records import Component, SideName
 from keyhole.errors import KeyholeError
 from keyhole.models.run import Run
+from keyhole.report import Report, Reported
 from keyhole.stats import Interval
 from keyhole.studies.directions.alike import Likeness
 from keyhole.studies.directions.heard import SURE
 from keyhole.tracing.writers import split
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MASSIVE = 100.0  # times the median magnitude
 
@@ -214,7 +211,7 @@ class SinkSide:
 
 
 @dataclass(frozen=True)
-class Sinks:
+class Sinks(Reported):
     """Firings on the first token, over some prompts of a model."""
 
     __repr__ = brief
@@ -234,40 +231,17 @@ class Sinks:
         """The dest or the src side."""
         return self.sides[0] if name == "dest" else self.sides[1]
 
-    def __str__(self) -> str:
-        from keyhole.studies.sinks.report import sinks_text
+    def report(self) -> Report:
+        """What was found on each side, compared with controls."""
+        from keyhole.studies.sinks.report import report
 
-        return sinks_text(self)
+        return report(self)
 
     def record(self) -> dict[str, Any]:
         """As plain data: what JSON has."""
         from keyhole.studies.sinks.report import sinks_record
 
         return sinks_record(self)
-
-    def plot(self) -> "Figure":
-        """Cosines of heads beside the control, and what removal does. See `keyhole.studies.sinks.report`."""
-        from keyhole.studies.sinks.report import sinks_figure
-
-        return sinks_figure(self)
-
-    def to_html(self) -> str:
-        """All of it as one page."""
-        from keyhole.studies.sinks.report import sinks_page
-
-        return sinks_page(self)
-
-    def save(self, path: "str | Path") -> Path:
-        """Write the study: .json, .html (a page), .csv (heads), or a figure as .png, .svg or .pdf."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Columns and rows: a row per head and side."""
-        from keyhole.studies.sinks.report import HEAD_COLUMNS, head_rows
-
-        return HEAD_COLUMNS, head_rows(self)
 
 
 def middle(values: tuple[float, ...]) -> float:

@@ -1,40 +1,62 @@
-"""How do firings on the first token read, and how are they drawn?
-
-How do sinks read? What was found on each side, in numbers beside their controls.
-"""
+"""How do firings on the first token read, and how are they drawn? Each side in numbers, compared with controls."""
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from keyhole.brief import model_label
-from keyhole.figures.style import BLUE, GREY, INK, RED, Section, blank, heading, legend, page, tidy
-from keyhole.stats import as_text
+from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
+from keyhole.report import Cell, Picture, Report, Section, Table
 from keyhole.studies.directions.heard import author_name, cluster_text, draws_text, taken_text
-from keyhole.studies.sinks.record import Sinks, SinkSide, middle
-
-if TYPE_CHECKING:
-    from keyhole.studies.directions.alike import Likeness
-    from keyhole.studies.sinks.record import Removal, Sinks, SinkSide
+from keyhole.studies.sinks.record import Removal, Sinks, SinkSide, middle
 
 _CLUSTERS = 3
 _MASSIVE = 5  # coordinates that are told
 HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", "written by")
 
 
-def sinks_text(found: "Sinks") -> str:
-    """A few lines for each side."""
-    lines = [opening(found)]
-    for side in found.sides:
-        lines += ["", *side_lines(side, found)]
-    return "\n".join([*lines, "", *massive_lines(found)])
+def report(found: Sinks) -> Report:
+    """What was studied; each side's heads and removals; the first token."""
+    picture = Picture(lambda: sinks_figure(found), "Cosines of heads, signals and controls; firings that removals take")
+    heads = Table(HEAD_COLUMNS, _head_rows(found))
+    return Report(
+        f"Which signals drive firings on the first token? {model_label(found.model)}",
+        "\n\n".join([opening(found), *(f"{side.side} side: {side.found}" for side in found.sides)]),
+        [
+            Section("Heads by cluster, and removals", [_READ, picture], page_only=True),
+            *(section for side in found.sides for section in _side_sections(side, found)),
+            Section("The first token's massive coordinates", ["\n".join(massive_lines(found))]),
+            Section("Heads", [heads], page_only=True),
+        ],
+        heads,
+        picture,
+    )
 
 
-def opening(found: "Sinks") -> str:
+_READ = (
+    "Each signal is the sum of what a firing's writers put into their channels, in residual space. A head is "
+    "controlled if its signals are alike over firings; its control signal is their mean. Other channels: the same "
+    "heads, firings and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
+    "A shared signal must survive without the streams' mean and largest variance, exceed that of other channels and of "
+    "firings on other tokens, and its few directions must take away half of the held-out firings, more than any random "
+    "subspace of the same rank."
+)
+
+
+def _side_sections(side: SinkSide, found: Sinks) -> list[Section]:
+    """How alike heads are, and what happens without what they share."""
+    before = f"Before: mean weight on the first token {found.before:.3f}, answer {found.answer:.2f}."
+    return [
+        Section(f"{side.side} side: {side.found}", ["\n".join(head_lines(side)), likeness_table(side)]),
+        Section(f"{side.side} side: without what heads share", [before, removal_table(side)]),
+    ]
+
+
+def opening(found: Sinks) -> str:
     """What was studied, and what there is before anything is removed."""
     return (
         f"{model_label(found.model)}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} "
@@ -43,14 +65,7 @@ def opening(found: "Sinks") -> str:
     )
 
 
-def side_lines(side: "SinkSide", found: "Sinks") -> list[str]:
-    """One side: heads, how alike they are, what removal does."""
-    lines = [f"{side.side} side: {side.found}", *[f"  {line}" for line in head_lines(side)]]
-    lines += [f"  {likeness_line(one)}" for one in side.likeness]
-    return lines + [f"  {removal_line(one, found)}" for one in side.removals]
-
-
-def head_lines(side: "SinkSide") -> list[str]:
+def head_lines(side: SinkSide) -> list[str]:
     """Which heads have one signal each, and which of them are alike?"""
     lines = [f"{len(side.controlled)} of {len(side.heads)} heads have one signal each (mean cosine distance below 0.5)"]
     if not side.likeness:
@@ -62,68 +77,47 @@ def head_lines(side: "SinkSide") -> list[str]:
     return [*lines, f"the same heads on other tokens: {told}"]
 
 
-def likeness_line(one: "Likeness") -> str:
-    """How alike heads are, in one condition."""
-    return (
-        f"{taken_text(one.taken)}: cosine {as_text(one.cosine, 2)} (other channels {one.shuffled_cosine[0]:.2f}, p "
-        f"{one.p_cosine:.2g}), {one.near[0]:.1%} of pairs alike (other channels {one.shuffled_near[0]:.1%}, p "
-        f"{one.p:.2g}), rank {one.rank} (other channels {one.shuffled_rank[0]:.0f})"
-    )
-
-
-def removal_line(one: "Removal", found: "Sinks") -> str:
-    """What a removal does, beside its controls."""
-    random, other = middle(one.random_explained), middle(one.shuffled_explained)
-    text = (
-        f"{one.rank} shared direction{'s' * (one.rank > 1)} gone, {taken_text(one.taken)}: {one.explained[0]:.0%} of "
-        f"firings below tau (random {random:.0%}, its writers in other channels {other:.0%})"
-    )
-    if one.sinks is None or one.answer is None:
-        return text
-    higher = sum(one.sinks[0] < other for other in one.random_sinks)
-    return (
-        f"{text}; in the model's pass weight {found.before:.3f} -> {one.sinks[0]:.3f} (random "
-        f"{middle(one.random_sinks):.3f}, {higher} of {len(one.random_sinks)} higher; other channels "
-        f"{middle(one.shuffled_sinks):.3f}), answer {found.answer:.2f} -> {one.answer[0]:.2f} (random "
-        f"{middle(one.random_answers):.2f}, other channels {middle(one.shuffled_answers):.2f})"
-    )
-
-
-Table = tuple[tuple[str, ...], list[tuple[str | float | int | None, ...]]]  # columns, rows; > before a name: numbers
-
-
-def likeness_table(side: "SinkSide") -> Table:
+def likeness_table(side: SinkSide) -> Table:
     """How alike heads are, with nothing taken out of their signals, then more and more."""
     other = ">other channels"
-    rows: list[tuple[str | float | int | None, ...]] = [
+    rows = [
         (
             *(taken_text(one.taken), one.cosine[0], one.shuffled_cosine[0], one.p_cosine),
             *(one.near[0], one.shuffled_near[0], one.p, one.rank, one.shuffled_rank[0]),
         )
         for one in side.likeness
     ]
-    return ("signals", ">cosine", other, ">p", ">pairs alike", other, ">p", ">rank", other), rows
+    columns = ("signals", ">cosine", other, ">p", ">pairs alike", other, ">p", ">rank", other)
+    return Table(columns, rows)
 
 
-def removal_table(side: "SinkSide") -> Table:
+def removal_table(side: SinkSide) -> Table:
     """What is left of firings, weights and answers without what heads share, beside what others take."""
     columns = (
         *("shared directions of signals", ">rank", ">of the stream", ">firings gone", ">random", ">other channels"),
-        *(">weight", ">random", ">other channels", ">answer", ">random", ">other channels"),
+        *(">weight", ">random", ">random that are higher", ">other channels", ">answer", ">random", ">other channels"),
     )
-    rows: list[tuple[str | float | int | None, ...]] = [
+    rows = [
         (
             *(taken_text(one.taken), one.rank, one.energy, one.explained[0]),
             *(middle(one.random_explained), middle(one.shuffled_explained)),
-            *(None if one.sinks is None else one.sinks[0], middle(one.random_sinks), middle(one.shuffled_sinks)),
+            *(None if one.sinks is None else one.sinks[0], middle(one.random_sinks), _higher(one)),
+            middle(one.shuffled_sinks),
             *(None if one.answer is None else one.answer[0], middle(one.random_answers), middle(one.shuffled_answers)),
         )
         for one in side.removals
     ]
-    return columns, rows
+    return Table(columns, rows)
 
 
-def massive_lines(found: "Sinks") -> list[str]:
+def _higher(one: Removal) -> str | None:
+    """How many random subspaces leave more weight on the first token?"""
+    if one.sinks is None:
+        return None
+    return f"{sum(one.sinks[0] < other for other in one.random_sinks)} of {len(one.random_sinks)}"
+
+
+def massive_lines(found: Sinks) -> list[str]:
     """The first token's massive coordinates."""
     if not found.massive:
         return ["the first token has no massive coordinate (a hundred times the median)"]
@@ -139,16 +133,11 @@ def massive_lines(found: "Sinks") -> list[str]:
     return [*lines, f"along massive coordinates lie {shares}"]
 
 
-def head_rows(found: "Sinks") -> list[tuple[str, str, int, float, int | None, float, str]]:
+def _head_rows(found: Sinks) -> list[tuple[Cell, ...]]:
     """A row per head and side, for tables."""
     return [
         (
-            f"{one.layer}.{one.head}",
-            side.side,
-            one.firings,
-            one.spread,
-            one.cluster,
-            one.channels,
+            *(f"{one.layer}.{one.head}", side.side, one.firings, one.spread, one.cluster, one.channels),
             ", ".join(f"{name} {share:.0%}" for name, share in one.writers),
         )
         for side in found.sides
@@ -156,7 +145,7 @@ def head_rows(found: "Sinks") -> list[tuple[str, str, int, float, int | None, fl
     ]
 
 
-def sinks_record(found: "Sinks") -> dict[str, Any]:
+def sinks_record(found: Sinks) -> dict[str, Any]:
     """As plain data, with what follows from it."""
     told = asdict(found)
     for plain, side in zip(told["sides"], found.sides, strict=True):
@@ -251,36 +240,3 @@ def _removals(axis: Any, side: SinkSide, found: Sinks) -> None:
     axis.set_xticks(range(len(ranks)), [str(rank) for rank in ranks])
     axis.set_xlim(-0.6, max(len(ranks), 1) - 0.4)
     axis.set_ylim(-0.03, 1.03)
-
-
-def sinks_page(found: Sinks) -> str:
-    """All of a study, with both sides, all heads and the massive coordinates."""
-    summary = " ".join(f"{side.side} side: {side.found}." for side in found.sides)
-    told = (
-        f"{model_label(found.model)}, {found.prompts} prompts and {found.held_out} held-out ones. "
-        f"{found.share:.0%} of the heads' tokens after the first fire on the first one. Control signals: {summary}"
-    )
-    sections = [Section("Heads by cluster, and removals", _READ, figure=sinks_figure(found), said=told)]
-    sections += [section for side in found.sides for section in _side_sections(side, found)]
-    sections.append(Section("The first token's massive coordinates", "\n".join(massive_lines(found))))
-    sections.append(Section("Heads", columns=HEAD_COLUMNS, rows=head_rows(found)))
-    return page("Which signals drive firings on the first token?", told, sections)
-
-
-_READ = (
-    "Each signal is the sum of what a firing's writers put into their channels, in residual space. A head is "
-    "controlled if its signals are alike over firings; its control signal is their mean. Other channels: the same "
-    "heads, firings and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
-    "A shared signal must survive without the streams' mean and largest variance, exceed that of other channels and of "
-    "firings on other tokens, and its few directions must take away half of the held-out firings, more than any random "
-    "subspace of the same rank."
-)
-
-
-def _side_sections(side: SinkSide, found: Sinks) -> list[Section]:
-    """How alike heads are, and what happens without what they share."""
-    told = f"Before: mean weight on the first token {found.before:.3f}, answer {found.answer:.2f}."
-    return [
-        Section(f"{side.side} side: {side.found}", "\n".join(head_lines(side)), *likeness_table(side)),
-        Section(f"{side.side} side: without what heads share", told, *removal_table(side)),
-    ]

@@ -4,7 +4,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import FAINT, Section, blank, colours, heading, legend, page, plain, tidy
+from keyhole.figures.style import FAINT, blank, colours, heading, legend, plain, tidy
+from keyhole.report import Picture, Report, Section, Table
 from keyhole.studies.stability.stability import MEASURES, Stability
 
 _APART = 0.17  # of a row: dots of one change do not hide each other
@@ -41,12 +42,19 @@ def stability_figure(found: Stability) -> Figure:
     return figure
 
 
-def stability_page(found: Stability) -> str:
-    """The picture and its numbers on one page."""
-    columns, rows = found.cells
+def stability_report(found: Stability) -> Report:
+    """The picture and its numbers."""
     text = (
         "1: the circuit is the same; 0: nothing is in common. A change keeps a circuit only so far as it lies above "
         "those of other prompts: these have much in common, too."
     )
-    section = Section("What stays", text, columns, rows, stability_figure(found), "Jaccard under each change")
-    return page(f"How stable are circuits? {found.model}, {found.task}", found.summary, [section])
+    picture = Picture(lambda: stability_figure(found), "Jaccard under each change")
+    every = [(row, measure, row.told(measure)) for row in found.rows for measure in MEASURES]
+    rows = [(row.name, row.n, measure, *interval) for row, measure, interval in every if interval is not None]
+    return Report(
+        f"How stable are circuits? {found.model}, {found.task}",
+        found.summary,
+        [Section("What stays", [text, picture, found.cells])],
+        Table(("change", ">n", "measure", ">jaccard", ">low", ">high"), rows),
+        picture,
+    )

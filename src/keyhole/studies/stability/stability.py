@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers import require_same_weights
 from keyhole.progress import Progress, silent
+from keyhole.report import Report, Reported, Table
 from keyhole.settings.tracing import TraceSettings
 from keyhole.stats import Interval, as_text, interval
 from keyhole.store.manifest import some_prompts, traced_prompts
@@ -27,8 +27,6 @@ from keyhole.studies.stability.variations import Refused, Variation, retrace, ro
 from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from keyhole.models.model import Model
     from keyhole.store.store import Store
 
@@ -62,7 +60,7 @@ class Stays:
 
 
 @dataclass(frozen=True)
-class Stability:
+class Stability(Reported):
     """How much of a model's circuits of a task stays."""
 
     __repr__ = brief
@@ -91,14 +89,14 @@ class Stability:
         return {**told, "rows": rows, "left_out": dict(self.left_out)}
 
     @property
-    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
+    def cells(self) -> Table:
         """Columns and rows of a table."""
         rows = []
         for row in self.rows:
             told = [row.told(measure) for measure in MEASURES]
             cells = [None if one is None else as_text(one, 2) for one in told]
             rows.append((row.name, row.n, *cells))
-        return ("change", ">n", *(f">{measure}" for measure in MEASURES)), rows
+        return Table(("change", ">n", *(f">{measure}" for measure in MEASURES)), rows)
 
     @property
     def summary(self) -> str:
@@ -112,37 +110,11 @@ class Stability:
         left = [f"{name}: left out, for {why}" for name, why in self.left_out.items()]
         return "\n".join([told, *refused, *left])
 
-    def __str__(self) -> str:
-        lines = [
-            f"{row.name:<28} n {row.n:>3}  "
-            + "  ".join(f"{m} {as_text(told, 2)}" for m in MEASURES if (told := row.told(m)) is not None)
-            for row in self.rows
-        ]
-        return "\n".join([*lines, self.summary])
+    def report(self) -> Report:
+        """How much stays, compared with the floors."""
+        from keyhole.studies.stability.figure import stability_report
 
-    def plot(self) -> "Figure":
-        """How much stays, beside the floors. See `keyhole.studies.stability.figure`."""
-        from keyhole.studies.stability.figure import stability_figure
-
-        return stability_figure(self)
-
-    def to_html(self) -> str:
-        """One page. See `keyhole.studies.stability.figure`."""
-        from keyhole.studies.stability.figure import stability_page
-
-        return stability_page(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json, .html (a page), .csv (a row for each change and measure), or a figure: .png, .svg or .pdf."""
-        from keyhole.figures.style import save_result
-
-        return save_result(self, path)
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
-        """Columns and rows: a row for each change and measure."""
-        columns = ("change", ">n", "measure", ">jaccard", ">low", ">high")
-        every = [(row, measure, row.told(measure)) for row in self.rows for measure in MEASURES]
-        return columns, [(row.name, row.n, measure, *told) for row, measure, told in every if told is not None]
+        return stability_report(self)
 
 
 def in_common(pairs: Sequence[tuple[Asked, Asked]], *, roles: bool = False) -> dict[str, tuple[float, ...]]:

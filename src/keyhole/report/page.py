@@ -1,0 +1,80 @@
+"""How does a report read in a browser? One self-contained page of texts, tables and pictures, light and dark."""
+
+import base64
+import html
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from string import Template
+
+from keyhole.report.report import DPI, Cell, Picture, Report, Section, Spans, Table
+from keyhole.stats import cell_text
+
+_PAGE = Path(__file__).with_name("page.html")  # its style; it has no script, and loads nothing
+
+
+def as_html(report: Report) -> str:
+    """The page; every text is escaped, so that tokens read as they are."""
+    sections = [section for section in report.sections if section.shown]
+    return Template(_PAGE.read_text(encoding="utf-8")).substitute(
+        title=html.escape(report.title),
+        summary=_paragraphs(report.summary),
+        contents="".join(_link(i, section) for i, section in enumerate(sections) if section.linked),
+        sections="".join(_section(i, section) for i, section in enumerate(sections)),
+    )
+
+
+def _link(number: int, section: Section) -> str:
+    return f'<a href="#part{number}">{html.escape(section.heading)}</a>'
+
+
+def _section(number: int, section: Section) -> str:
+    parts = "".join(map(_part, section.shown))
+    return f'<section><h2 id="part{number}">{html.escape(section.heading)}</h2>{parts}</section>'
+
+
+def _part(part: str | Table | Picture) -> str:
+    if isinstance(part, str):
+        return _paragraphs(part)
+    return _picture(part) if isinstance(part, Picture) else _table(*part)
+
+
+def _paragraphs(text: str) -> str:
+    return "".join(
+        f"<p>{html.escape(part).replace(chr(10), '<br>')}</p>" for part in text.split("\n\n") if part.strip()
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    kinds = [' class="number"' if name.startswith(">") else "" for name in columns]
+    head = "".join(
+        f"<th{kind}>{html.escape(name.removeprefix('>'))}</th>" for kind, name in zip(kinds, columns, strict=True)
+    )
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(cell: Cell) -> str:
+    """As it is read.
+
+    >>> [_cell(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
+    ['0.123', '3', '—', '—', '&lt;bos&gt;']
+    """
+    if isinstance(cell, Spans):
+        return "".join(_span(*part) for part in cell.parts)
+    return html.escape(cell_text(cell, "—"))
+
+
+def _span(text: str, mark: str) -> str:
+    return f'<mark class="{html.escape(mark)}">{html.escape(text)}</mark>' if mark else html.escape(text)
+
+
+def _picture(picture: Picture) -> str:
+    """As a bitmap: a map of a million distances would be a million marks otherwise."""
+    drawn = BytesIO()
+    picture.draw().savefig(drawn, format="png", dpi=DPI)
+    data = base64.b64encode(drawn.getvalue()).decode()
+    return f'<img alt="{html.escape(picture.alt)}" src="data:image/png;base64,{data}">'
