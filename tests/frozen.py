@@ -30,7 +30,7 @@ LOOSER = {
     "stability": 2e-3,  # circuits in half precision, which has three digits
 }
 # Of the machine, the moment and what is installed: that they are there is frozen, not what they are.
-MACHINE = {"versions", "seconds", "made", "memory", "disk", "folder", "bytes", "operations", "step"}
+MACHINE = {"versions", "seconds", "made", "memory", "disk", "folder", "bytes", "power"}
 MARGINS = {"margin"}  # a limit by an error of rounding; whether it holds is frozen beside it
 
 

@@ -16,7 +16,6 @@ from keyhole import KeyholeError, Model, SvtSettings
 from keyhole.naming.subjects import store_subjects
 from keyhole.store import Local, Store, Tracing, bulk, estimate, open_store
 from keyhole.store.batches import trace_batch
-from keyhole.store.cost import Load, Shape, memory, run_floats, trace_operations, writer_floats
 from keyhole.store.store import signal_vectors
 from keyhole.studies.comparison.compare import compare
 from keyhole.studies.curves.cohort import questions_of
@@ -150,17 +149,6 @@ def test_an_estimate_is_of_the_method(organism: Model) -> None:
     told = estimate("ioi", organism, n=N, part=PART, tracing=Tracing(method=SETTINGS, batch=BATCH))
     assert told.load.method == "svt" and told.load.firings > 0 and told.load.places == 0 and told.prompts == N
     assert told.disk > 0 and 0 < told.seconds < 60
-    shape, load = Shape(12, 12, 12, 64, 768, 3072, 50257, matrices=2), Load(20, 40, method="svt")
-    needed, both = memory(shape, load), memory(shape, replace(load, method="accpp"))
-    assert needed.at(9) - needed.at(1) == 8 * needed.prompt == 8 * 20 * 4 * run_floats(shape), "one after another"
-    assert (
-        needed.working
-        == both.prompt - needed.prompt
-        == 20 * 4 * (run_floats(shape) - shape.vocab + writer_floats(shape))
-    )
-    each = trace_operations(shape, Load(20, 41, method="svt")) - trace_operations(shape, load)
-    below = shape.layers * shape.heads / 2  # at each of two tokens: sum over sources, write, read
-    assert each == pytest.approx(2 * below * (20 * 64 + 64 * 768 + 768 * 64))
 
 
 def test_the_command_traces_estimates_and_goes_on(store: Store, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ MOVED: Mapping[str, str] = {
     "keyhole.lab.svf.theorems": "keyhole.lab.svf_theorems",
     "keyhole.lab.training": "keyhole.lab",
     "keyhole.many": "keyhole.store",
-    "keyhole.many.cost": "keyhole.store.cost",
+    "keyhole.many.cost": "keyhole.store.pilot",
     "keyhole.many.driver": "keyhole.store.driver",
     "keyhole.models.loading.load": "keyhole.models.load",
     "keyhole.naming.named": "keyhole.naming.record",

@@ -32,12 +32,15 @@ _TOGETHER = 8  # prompts whose circuits are searched at once
 
 @dataclass(frozen=True)
 class Batch:
-    """What became of a batch, and how long it took."""
+    """What became of a batch, how long it took, and what it held if that was measured."""
 
     outcomes: tuple[Outcome, ...]
     tokens: float  # of a prompt, on average over those that ran
     forward: float  # seconds
     trace: float
+    padded: int = 0  # tokens of all, were each as long as the longest
+    held: int = 0  # bytes, before it ...
+    peak: int = 0  # ... and at the most
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,9 @@ def trace_batch(
         circuit, why = _measured(one, made, tracing, alike) if tracing.measured == "effects" else (made, None)
         traced[one.index] = one.outcome(circuit, tracing, why)
     outcomes = [one if isinstance(one, Outcome) else traced.get(one.index) or one.skipped() for one in ran]
-    tokens = fmean([len(one.run) for one in ran if isinstance(one, _Ran)] or [0])
-    return Batch(tuple(outcomes), tokens, between - start, _now(model) - between)
+    lengths = [len(one.run) for one in ran if isinstance(one, _Ran)] or [0]
+    took = (between - start, _now(model) - between)
+    return Batch(tuple(outcomes), fmean(lengths), *took, padded=len(lengths) * max(lengths))
 
 
 def _run(model: Model, first: int, examples: Sequence[Example], tracing: Tracing) -> list[_Ran | Outcome]:

@@ -1,31 +1,108 @@
-"""How long will it take, and what does it need? Measured on a few batches of the run itself, spread over it."""
+"""How long will it take, and what does it need? A few prompts are traced, and the others count by their lengths.
 
+Seconds grow by a power of a prompt's length, memory and bytes in proportion to it. All three are measured, not counted
+from the model's sizes: a pilot's factor of 1.5 is what `benchmarks/bulk.py` asks of them.
+"""
+
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from statistics import mean
+from importlib import import_module
+from pathlib import Path
+from statistics import mean, median_low
 from typing import Any
+
+import torch
 
 from keyhole.cache import readable
 from keyhole.errors import KeyholeError
-from keyhole.models.mlps import MlpWeights
 from keyhole.models.model import Model
 from keyhole.models.tokens import encode
 from keyhole.progress import Progress, duration
 from keyhole.settings.tracing import Method
 from keyhole.store.batches import Batch, Block, BlockFailedError, batch_of
-from keyhole.store.cost import Load, Memory, Rates, Shape, fit, measuring_bytes, memory, seconds
 from keyhole.store.manifest import Manifest, Outcome, manifest_of
 from keyhole.store.parts import make_part
 from keyhole.store.settings import Tracing
 from keyhole.store.workers import torch_threads
+from keyhole.tasks.example import Example
 
 _PILOTS = 3  # batches; the first also warms the model up
 _PATIENCE = 30.0  # seconds after which no further batch of a run is waited for before its needs are noted
 _SECONDS = 12.0  # that an estimate alone may take: what it traces is thrown away
 _SAMPLED = (1, 2, None)  # prompts of its batches; None: as many as there is time for
+_USUAL = 0.02  # how much the usual power of 1 weighs: as batches whose lengths differ by some 15 %
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model that costs depend on, where they are counted on paper: `benchmarks/scale.py`."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_model: int
+    d_mlp: int
+    vocab: int
+    matrices: int = 3  # of an MLP: 3 with a gate, 2 without
+
+    @property
+    def attention(self) -> int:
+        """Weights of one layer's attention."""
+        return 2 * self.d_model * self.d_head * (self.heads + self.kv_heads)
+
+    @property
+    def mlp(self) -> int:
+        """Weights of one layer's MLP."""
+        return self.matrices * self.d_model * self.d_mlp
+
+    @property
+    def weights(self) -> int:
+        """All weights, with one matrix for tokens (an untied model has two)."""
+        return self.layers * (self.attention + self.mlp) + self.vocab * self.d_model
+
+    @property
+    def below(self) -> float:
+        """Writers below a firing, for every token, on average over layers: half of all heads and local writers."""
+        return self.layers * (self.heads + 2) / 2
+
+
+@dataclass(frozen=True)
+class Load:
+    """An average circuit of the pilot."""
+
+    tokens: float
+    firings: float
+    places: float  # MLPs that are explained
+    method: Method
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How long a prompt takes by its length: `seconds` where it has one token, and with more by a power of them."""
+
+    seconds: float
+    power: float
+
+    def at(self, tokens: float) -> float:
+        """Seconds of one prompt of so many tokens."""
+        return self.seconds * math.pow(max(1.0, tokens), self.power)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that tracing holds at the most: of the accelerator if the model is there, else of the whole process."""
+
+    fixed: int  # whatever is traced
+    prompt: int  # more for every prompt of the batch that has most tokens, its shorter prompts filled up
+
+    def at(self, batch: int) -> int:
+        """Of one worker, with so many prompts traced together."""
+        return self.fixed + batch * self.prompt
 
 
 @dataclass(frozen=True)
@@ -43,11 +120,10 @@ class Estimate:
 
     def __str__(self) -> str:
         rate = self.prompts / self.seconds if self.seconds else float("inf")
-        each_prompt = self.memory.at(2) - self.memory.at(1)
         each = "" if self.workers == 1 else f" for each of {self.workers} workers"
         return (
             f"about {duration(self.seconds)} for {self.prompts:,} prompts ({rate:.3g} a second), "
-            f"{readable(self.memory.at(self.batch))} of memory{each} ({readable(each_prompt)} for each prompt "
+            f"{readable(self.memory.at(self.batch))} of memory{each} ({readable(self.memory.prompt)} for each prompt "
             f"of a batch of {self.batch}), {readable(self.disk)} on disk"
         )
 
@@ -65,7 +141,7 @@ def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list
         for number in range(count):
             i, first, examples = batches[number * (len(batches) - 1) // max(1, count - 1)]
             with suppress(BlockFailedError):
-                found.append(batch_of(model, blocks[i], first, examples, tracing=tracing))
+                found.append(_traced(model, blocks[i], first, examples, tracing))
                 begun[i] = replace(begun[i], begun={**begun[i].begun, first: found[-1].outcomes})
             if time.monotonic() - began > _PATIENCE:
                 break
@@ -73,13 +149,15 @@ def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list
 
 
 def sample(model: Model, blocks: Sequence[Block], tracing: Tracing, progress: Progress) -> list[Batch]:
-    """Time a few prompts, spread over the run, within seconds; none of them is kept.
+    """Time a few prompts of usual length within seconds; none of them is kept.
 
     One warms the model up, two show what a prompt takes, and the third batch has as many as there is time for. That is
     a whole batch where prompts are quick. Where they are slow it is smaller, and fair all the same: computing takes the
     time then, and not what is done once per batch.
     """
     every = [example for block in blocks for example in block.examples]
+    lengths = [_length(model, example, tracing) for example in every]
+    middle = lengths.index(median_low(lengths))
     found, began, each = list[Batch](), time.monotonic(), 0.0
     with torch_threads(tracing.threads):
         for number, size in enumerate(_SAMPLED):
@@ -89,12 +167,13 @@ def sample(model: Model, blocks: Sequence[Block], tracing: Tracing, progress: Pr
             size = min(size, len(every), tracing.batch)
             if size < 1 or (number and left < 0):
                 break
-            picked = [every[i * (len(every) - 1) // max(1, size - 1)] for i in range(size)]
+            start = min(middle, len(every) - size)  # neighbours, as the run has them: a batch is padded to its longest
+            picked = every[start : start + size]
             with suppress(BlockFailedError):
-                found.append(batch_of(model, blocks[0], blocks[0].first, picked, tracing=tracing))
+                found.append(_traced(model, blocks[0], blocks[0].first, picked, tracing))
                 each = (found[-1].forward + found[-1].trace) / size
     progress(len(_SAMPLED), len(_SAMPLED))
-    return found
+    return [*found[:1], *sorted(found[1:], key=lambda batch: len(batch.outcomes))[-1:]]
 
 
 def estimate_of(
@@ -107,70 +186,116 @@ def estimate_of(
     measured: Sequence[Batch],
     kept: bool = True,
 ) -> Estimate:
-    """From what was measured to the whole: by the cost model, for prompts as long as they are.
+    """From what was measured to the whole: by the lengths of its prompts.
 
     `kept`: what was measured is part of the run, and not traced again.
     """
     warm = measured[1:] or measured
-    outcomes = [one for batch in warm for one in batch.outcomes]
-    circuits = [one.circuit for one in outcomes if one.circuit is not None]
-    firings, places = (sum(len(getattr(c, name)) for c in circuits) / len(outcomes) for name in ("firings", "mlps"))
-    method: Method = "accpp" if tracing.svt is None else "svt"
-    shape, load = shape_of(model), Load(mean(batch.tokens for batch in warm), firings, places, method)
-    forward, trace = (sum(getattr(batch, name) for batch in warm) / len(outcomes) for name in ("forward", "trace"))
-    rates = fit(shape, load, forward, trace) if load.tokens else Rates(float("inf"), 0.0)
-    lengths = [(done, n) for block in blocks for done, n in _lengths(model, block, tracing)]
-    rest = sum(seconds(shape, replace(load, tokens=n), rates) for done, n in lengths if not done)
+    outcomes = [outcome for batch in warm for outcome in batch.outcomes]
+    rates = rates_of(warm)
+    batches = [(block, first, examples) for block in blocks for first, examples in block.batches(tracing.batch)]
+    lengths = [[_length(model, example, tracing) for example in examples] for _, _, examples in batches]
+    rest = [
+        n for (block, first, _), some in zip(batches, lengths, strict=True) if first not in block.begun for n in some
+    ]
     cores = max(1, (os.cpu_count() or 1) // tracing.threads)  # more workers than these take turns
-    left = rest / min(workers, len(blocks), cores)
+    left = sum(map(rates.at, rest)) / min(workers, len(blocks), cores)
     spent = sum(batch.forward + batch.trace for batch in measured)
-    first, usual = ((batch.forward + batch.trace) / len(batch.outcomes) for batch in (measured[0], measured[-1]))
-    warming = max(0.0, first - usual) * len(measured[0].outcomes)
-    weight = model.hf.dtype.itemsize
-    longest = max((n for _, n in lengths), default=0)
-    needs = memory(shape, replace(load, tokens=longest), weight, accelerator=model.hf.device.type != "cpu")
-    if tracing.measured is not None:
-        needs = replace(needs, fixed=needs.fixed + measuring_bytes(shape, longest))
+    first = measured[0]
+    warming = max(0.0, first.forward + first.trace - len(first.outcomes) * rates.at(first.tokens))
+    together = max(map(len, lengths))
     return Estimate(
-        prompts=sum(len(block.examples) for block in blocks),
+        prompts=sum(map(len, lengths)),
         seconds=(spent if kept else warming) + left + (warming if workers > 1 else 0.0),  # each worker warms up once
-        memory=needs,
-        batch=min(tracing.batch, max(len(block.examples) for block in blocks)),  # a batch lies within its part
+        memory=memory_of(warm, max(len(some) * max(some) for some in lengths), together),
+        batch=together,
         workers=workers,
         disk=_disk(manifest, blocks, outcomes),
-        load=load,
+        load=_load(warm, outcomes, "accpp" if tracing.svt is None else "svt"),
         rates=rates,
     )
 
 
-def shape_of(model: Model) -> Shape:
-    """The sizes of a model; experts count as one wide MLP."""
-    dims, found = model.dims, [model.mlp(layer) for layer in range(model.dims.layers)]
-    readable = [mlp for mlp in found if isinstance(mlp, MlpWeights)]
-    width = max((sum(n.W_u.shape[1] for n in mlp.neurons) for mlp in readable), default=4 * dims.d_model)
-    gated = not readable or readable[0].neurons[0].W_g is not None
-    heads = (dims.heads, dims.kv_heads, dims.d_head)
-    return Shape(dims.layers, *heads, dims.d_model, width, dims.vocab, 3 if gated else 2)
+def rates_of(batches: Sequence[Batch]) -> Rates:
+    """The power of their lengths by which batches differ, and seconds by which prompts of such lengths take their sum.
+
+    A line through logarithms, by least squares. Batches of equal lengths show no power, and those of almost equal ones
+    a random one: it is drawn towards 1.
+    """
+    sizes, took = [len(batch.outcomes) for batch in batches], [batch.forward + batch.trace for batch in batches]
+    tokens = [max(1.0, batch.tokens) for batch in batches]
+    if min(took) <= 0:
+        return Rates(sum(took) / sum(sizes), 0.0)
+    points = [(n, math.log(t), math.log(s / n)) for n, t, s in zip(sizes, tokens, took, strict=True)]
+    x, y = (sum(point[0] * point[i] for point in points) / sum(sizes) for i in (1, 2))
+    spread = sum(n * (t - x) ** 2 for n, t, _ in points) / sum(sizes)
+    shared = sum(n * (t - x) * (s - y) for n, t, s in points) / sum(sizes)
+    power = max(0.0, (shared + _USUAL) / (spread + _USUAL))
+    return Rates(sum(took) / sum(n * t**power for n, t in zip(sizes, tokens, strict=True)), power)
 
 
-def _lengths(model: Model, block: Block, tracing: Tracing) -> Iterator[tuple[bool, int]]:
-    """Of every prompt, whether it is done, and its tokens; one that cannot be encoded takes no time."""
-    for first, examples in block.batches(tracing.batch):
-        for example in examples:
-            with suppress(KeyholeError):
-                yield first in block.begun, len(encode(model, example.text, tracing.bos).ids)
+def memory_of(batches: Sequence[Batch], padded: int, together: int) -> Memory:
+    """What the largest batch held and added, were there `padded` tokens in its `together` prompts."""
+    largest = max(batches, key=lambda batch: batch.padded)
+    added = (largest.peak - largest.held) / max(1, largest.padded)
+    return Memory(largest.held, round(added * padded / together))
+
+
+def _load(batches: Sequence[Batch], outcomes: Sequence[Outcome], method: Method) -> Load:
+    circuits = [outcome.circuit for outcome in outcomes if outcome.circuit is not None]
+    firings, places = (sum(len(getattr(c, name)) for c in circuits) / len(outcomes) for name in ("firings", "mlps"))
+    return Load(mean(batch.tokens for batch in batches), firings, places, method)
+
+
+def _traced(model: Model, block: Block, first: int, examples: Sequence[Example], tracing: Tracing) -> Batch:
+    """A batch with the memory that it took, beside what a run holds anyway."""
+    import_module("pyarrow.parquet")
+    held = _forget_peak(model)
+    batch = batch_of(model, block, first, examples, tracing=tracing)
+    return replace(batch, held=held, peak=_bytes(model, peak=True))
+
+
+def _forget_peak(model: Model) -> int:
+    """Bytes that are held now; the most that are held is counted anew from here, where the system can do that."""
+    if model.hf.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(model.hf.device)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _bytes(model, peak=False)
+
+
+def _bytes(model: Model, *, peak: bool) -> int:
+    """Bytes that are held now, or at the most; 0 where the system does not say."""
+    if model.hf.device.type == "cuda":
+        of_device = torch.cuda.max_memory_allocated if peak else torch.cuda.memory_allocated
+        return int(of_device(model.hf.device))
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return 1024 * int(status.split("VmHWM:" if peak else "VmRSS:")[1].split()[0])
+    with suppress(ImportError):  # without /proc there is the most so far alone
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return 0
+
+
+def _length(model: Model, example: Example, tracing: Tracing) -> int:
+    """Tokens of a prompt; one that cannot be encoded takes no time."""
+    with suppress(KeyholeError):
+        return len(encode(model, example.text, tracing.bos).ids)
+    return 0
 
 
 def _disk(manifest: Manifest, blocks: Sequence[Block], outcomes: Sequence[Outcome]) -> int:
     """Bytes of all parts: each has some of its own, and so many for every prompt, as parts of the pilot's show."""
     n, half = len(outcomes), len(outcomes) // 2
-    whole = _bytes(manifest, outcomes)
-    each = (whole - _bytes(manifest, outcomes[:half])) / (n - half) if half else whole / n
+    whole = _part_bytes(manifest, outcomes)
+    each = (whole - _part_bytes(manifest, outcomes[:half])) / (n - half) if half else whole / n
     own = max(0.0, whole - each * n)
     return round(len(blocks) * own + each * sum(len(block.examples) for block in blocks))
 
 
-def _bytes(manifest: Manifest, outcomes: Sequence[Outcome]) -> int:
+def _part_bytes(manifest: Manifest, outcomes: Sequence[Outcome]) -> int:
     """Of a part with these outcomes."""
     told: Any = {name: getattr(manifest, name) for name in ("model", "settings", "task", "versions", "signals")}
     alike = manifest_of([one.example for one in outcomes], **told, part=len(outcomes))
