@@ -199,7 +199,7 @@ def effects_of_words(
 def _is_open(lost: Float[np.ndarray, "copy"], least: float) -> bool:
     """May the mean effect of a word as well be above as below the smallest one that matters?"""
     error = float(lost.std(ddof=1)) / len(lost) ** 0.5
-    return abs(abs(float(lost.mean())) - least) < OPEN * error
+    return bool(abs(abs(float(lost.mean())) - least) < OPEN * error)
 
 
 def _lost(

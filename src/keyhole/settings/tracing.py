@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, SupportsIndex, TypedDict
+from typing import Any, Literal, SupportsIndex, TypedDict
 
 from keyhole.brief import Head
 from keyhole.errors import KeyholeError
