@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,9 @@ def test_results_show_themselves_and_stay_small(run: Run, circuit: Circuit, foun
     }
     assert len(html_of(circuit)) < 300_000 + 2 * len(circuit.to_json())
     assert repr(run).startswith("<Run of organism") and repr(firing).startswith("<Firing of head 3.6")
-    assert "represented by prompt" in html_of(found)
+    families, plain = html_of(found), re.sub("<[^>]*>", " ", unescape(html_of(found)))
+    assert families.startswith("<iframe") and "Representatives" in plain
+    assert all(re.search(rf"Families .*\b{family.representative}\b", plain, re.DOTALL) for family in found.families)
 
 
 def test_long_prompts_are_cut_and_changed_weights_told(run: Run) -> None:

@@ -279,15 +279,18 @@ class Run:
             settings: How it is traced: a `keyhole.tracing.TraceSettings`, whose fields are the choices below.
             end: The token after which the answer is predicted: a position or a text. Default: the last.
             progress: Called with the number of layers done and their total.
-            **options: Choices by name, as in `run.trace("Mary", tau=0.2)`; beside a record they change it.
-            method: "accpp", or "svt" (the 2024 method, attention heads only), or a `SvtSettings` with other settings.
-            seeds: How the answer is split over what wrote it: "prob" (its log-likelihood; the default), "linear" (its
-                logit; the default with `against` and for svt), a `Probability` with another share, or a `Probe`.
-            tau: The weight below which an attention weight counts as gone, as `run.explain` takes it.
-            keys: What a removal on the src side touches: "all" keys, or the "source" alone.
-            sinks: Attention to the first token: "keep" it, "mark" it, or "collapse" it (kept, not explained further).
-            through: "mlps" goes on through MLPs to the tokens, "heads" ends at MLPs; a `Through` has settings, such as
-                `Through(eps=0.003)`, which follows weaker parts.
+            **options: Choices by name, as in `run.trace("Mary", tau=0.2)`; beside a record they change it:
+                - `method`: "accpp", or "svt" (the 2024 method, attention heads only), or a `SvtSettings` with other
+                  settings.
+                - `seeds`: How the answer is split over what wrote it: "prob" (its log-likelihood; the default),
+                  "linear" (its logit; the default with `against` and for svt), a `Probability` with another share, or a
+                  `Probe`.
+                - `tau`: The weight below which an attention weight counts as gone, as `run.explain` takes it.
+                - `keys`: What a removal on the src side touches: "all" keys, or the "source" alone.
+                - `sinks`: Attention to the first token: "keep" it, "mark" it, or "collapse" it (kept, not explained
+                  further).
+                - `through`: "mlps" goes on through MLPs to the tokens, "heads" ends at MLPs; a `Through` has settings,
+                  such as `Through(eps=0.003)`, which follows weaker parts.
 
         Returns:
             A `Circuit`: nodes (writers) joined by edges (signals), with every choice that was made. Next steps:

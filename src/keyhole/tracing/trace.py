@@ -162,13 +162,13 @@ def trace_many(
         errors: A prompt that cannot be traced is kept as `Untraced` in the place of its circuit ("keep"), or raises.
         progress: Called with the number of layers done and their total, also between blocks of a layer's firings: an
             exception from there stops the work.
-        **options: Choices by name, as `Run.trace` takes them; beside a record they change it.
-        method: "accpp" alone: svt traces one run at a time.
-        seeds: How an answer is split over what wrote it.
-        tau: The weight below which an attention weight counts as gone.
-        keys: What a removal on the src side touches.
-        sinks: What to do with attention to the first token.
-        through: Whether circuits go on through MLPs.
+        **options: Choices by name, as `Run.trace` takes them; beside a record they change it:
+            - `method`: "accpp" alone: svt traces one run at a time.
+            - `seeds`: How an answer is split over what wrote it.
+            - `tau`: The weight below which an attention weight counts as gone.
+            - `keys`: What a removal on the src side touches.
+            - `sinks`: What to do with attention to the first token.
+            - `through`: Whether circuits go on through MLPs.
 
     Returns:
         The circuits, in the order of the runs. `to_dataframe` makes one table of all. What was found lies in columns;
