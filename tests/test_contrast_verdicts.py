@@ -27,16 +27,17 @@ from keyhole.models.tokens import text_ids
 from keyhole.stats import Interval
 from keyhole.tasks.words import THIRTEEN
 from keyhole_papers.cc import (
+    DRAWS,
     Points,
     Subject,
     boxes,
     categories,
+    held_out,
     payload,
     payload_grids,
     payload_scores,
     payload_shapes,
     studied,
-    studies,
     subject,
     subspaces,
     swaps,
@@ -352,7 +353,7 @@ def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
     head = study.selected[0]
     real = swaps.swapped(study, head, seed=0)
     assert held(real, "lists") == "all" and real.short.low > 0
-    assert len(real.random) == studies.DRAWS and len(set(real.random)) > 1
+    assert len(real.random) == DRAWS and len(set(real.random)) > 1
     for basis in random_bases(16, real.whole.rank, 5, seed=5):
         effects = {e.name: e for e in swap_effects(study.test, {head: {"category": basis}}, draws=10)[head]}
         assert held(dataclasses.replace(real, whole=effects["category"]), "lists") == "none"
@@ -607,7 +608,7 @@ def test_models_are_compared_by_their_whole_name() -> None:
 def test_a_model_is_loaded_once(tmp_path: Path) -> None:
     job = Job(tmp_path, quick=True)
     assert studied(job.asked, "lists").test.model is studied(job.asked, "boxes").test.model
-    assert studies.held_out(job.asked, "boxes")["lexical"].model is studied(job.asked, "boxes").test.model
+    assert held_out(job.asked, "boxes")["lexical"].model is studied(job.asked, "boxes").test.model
 
 
 def test_heads_are_selected_on_other_prompts(tmp_path: Path) -> None:

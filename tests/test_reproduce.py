@@ -115,7 +115,7 @@ def test_experiments_are_in_the_catalogue() -> None:
     for id, run in runs.items():
         measure = getattr(run, "measure", run)
         place = getattr(measure, "func", measure).__module__
-        assert place.startswith(f"keyhole_papers.{CATALOGUE[id].paper}."), f"{id} stands in {place}"
+        assert f"{place}.".startswith(f"keyhole_papers.{CATALOGUE[id].paper}."), f"{id} stands in {place}"
     wanted = {id for id, one in CATALOGUE.items() if one.paper == "cc" and not one.schematic}
     assert wanted <= set(runs)
 

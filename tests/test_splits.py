@@ -126,7 +126,7 @@ def test_a_store_is_split_in_families(store: keyhole.store.Store, organism: Mode
 
 def test_the_command_splits(store: keyhole.store.Store, tmp_path: Path) -> None:
     first = ("curves", str(store.path), "--prompts", "8", "--baseline", "counterfactual", "--draws", "1")
-    told = typed(*first, "--split", "order")
+    told = typed(*first, "--split", "order", columns=200)
     assert told.returncode == 0, told.stderr
     assert "one circuit" in told.stdout and "random, as order" in told.stdout and "of 1 random splits" in told.stdout
     told = typed(*first, "--split", "order", "--save-scores", str(tmp_path / "scores"))

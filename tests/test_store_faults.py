@@ -306,7 +306,7 @@ def test_the_same_store_may_go_on_elsewhere(store: Store, outcomes: list[Outcome
         ('{"schema": 1}', "it is no manifest of a store"),
         ("[]", "it is no manifest of a store"),
         ("{", "it is not valid JSON"),
-        ('{"keyhole": "store", "schema": 1}', "a manifest should have exactly"),
+        ('{"keyhole": "store", "schema": 1}', "which should have exactly the keys"),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(text: str, reason: str, tmp_path: Path) -> None:
@@ -319,12 +319,12 @@ def test_a_manifest_that_does_not_hold_together_is_refused(store: Store) -> None
     told = json.loads((store.path / "manifest.json").read_text())
     for what, reason in (
         ({"n": 50}, "50 prompts in parts of 3 are not 4 parts"),
-        ({"part": 0}, "its prompts are wrong"),
-        ({"prompts": [1]}, "its prompts are wrong"),
+        ({"part": 0}, "10 prompts in parts of 0 are not 4 parts"),
+        ({"prompts": [1]}, r"prompts\[0\] is 1, which is no text"),
         ({"model": {}}, "no fingerprint"),
-        ({"settings": []}, "settings should be an object"),
-        ({"labels": [1]}, "labels should be names"),
-        ({"signals": "all"}, "signals should be a length"),
+        ({"settings": []}, r"settings is \[\], which is no object"),
+        ({"labels": [1]}, r"labels\[0\] is 1, which is no text"),
+        ({"signals": "all"}, "signals is .all., which is no whole number"),
         ({"extra": 1}, "should have exactly"),
     ):
         (store.path / "manifest.json").write_text(json.dumps({**told, **what}))

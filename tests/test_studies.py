@@ -1,6 +1,5 @@
 """Commands on stores are one product: the same options, one way to answer and write, and the same prompts."""
 
-import inspect
 import json
 import os
 import subprocess
@@ -9,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import keyhole
-from keyhole.cli.app import compare, curves, families, shared, sinks, stability
+from keyhole.cli.app import app
 from keyhole.cli.bulk import answer
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import blank
@@ -24,7 +24,8 @@ from keyhole.studies.curves.settings import CurveSettings
 from keyhole.tasks import ioi
 from stores import stored
 
-COMMANDS = (families, compare, curves, stability, shared, sinks)
+COMMANDS = get_command(app).commands
+ON_STORES = ("families", "compare", "curves", "stability", "shared", "sinks")
 
 
 class Answer(Reported):
@@ -44,9 +45,9 @@ def lines_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["out", "json", "seed", "model", "revision", "dtype", "device"])
 def test_options_are_the_same_everywhere(name: str) -> None:
-    found = [inspect.signature(one).parameters.get(name) for one in COMMANDS]
-    told = {(str(one.annotation), one.default) for one in found if one is not None}
-    assert len(told) == 1 and sum(one is None for one in found) == (name in ("model", "revision", "dtype", "device"))
+    options = [{option.name: option for option in COMMANDS[command].params}.get(name) for command in ON_STORES]
+    spelt = {(tuple(option.opts), option.is_flag, option.default) for option in options if option is not None}
+    assert len(spelt) == 1 and options.count(None) == (name in ("model", "revision", "dtype", "device"))
 
 
 def test_what_is_written_is_said_after_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,10 +200,12 @@ def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None
 )
 def test_help_explains_every_parameter(function: Callable[..., object]) -> None:
     written = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    explained = re.findall(r"^    (\w+): \S+ \S+", written, re.MULTILINE)
     parameters = [parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"]
-    fields = list(TraceOptions.__annotations__)  # that are given as keywords
-    assert explained == [name for p in parameters for name in (fields if p.kind is p.VAR_KEYWORD else [p.name])]
+    stars = {inspect.Parameter.VAR_KEYWORD: "**"}
+    explained = re.findall(r"^    ([*\w]+): \S+ \S+", written, re.MULTILINE)
+    assert explained == [stars.get(parameter.kind, "") + parameter.name for parameter in parameters]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):  # settings given by name: a list
+        assert re.findall(r"^ +- `(\w+)`: \S+ \S+", written, re.MULTILINE) == list(TraceOptions.__annotations__)
 
 
 def test_dir_shows_the_api_and_nothing_else() -> None:

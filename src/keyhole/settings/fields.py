@@ -67,7 +67,7 @@ def choices_of(record: type[Any]) -> tuple[Choice, ...]:
     """The fields of a record, in their order.
 
     >>> from keyhole.studies.curves.settings import CurveSettings
-    >>> [(choice.name, choice.default, choice.words) for choice in choices_of(CurveSettings)][3]
+    >>> [(choice.name, choice.default, choice.words) for choice in choices_of(CurveSettings)][2]
     ('tokens', 'dropped', ('dropped', 'kept'))
     """
     hints, found = get_type_hints(record), []
