@@ -1,6 +1,4 @@
-"""What would chance give? The same scores in rotated bases, and the channels that a head uses over prompts.
-
-Is a sparse split the singular basis's doing? The same score split in rotated bases.
+"""Is a sparse split due to the singular basis? The same score in rotated bases; and the channels used over prompts.
 
 `ambient`   U -> R1 U, V -> R2 V with Haar rotations of residual space: same spectrum, other directions. The score
             itself changes, so compare only scale-free numbers such as S(v). This is the paper's control.
@@ -39,11 +37,11 @@ class RotationControl:
     kind: Rotation
     sparsity: float
     rotated: tuple[float, ...]  # one per draw
-    error: float  # of the rebuilt scores
+    error: float  # of the reconstructed scores, relative to the largest
 
     @property
     def mean_rotated(self) -> float:
-        """The average over draws."""
+        """The mean S(v) over draws."""
         return sum(self.rotated) / len(self.rotated)
 
 
@@ -71,8 +69,10 @@ def rotation_control(
             rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), draws, seed))[:, 0]
         else:
             rotated = ambient_draws(sigma, draws, torch.Generator().manual_seed(seed))
-    own, each = sparsity(row.a * b), sparsity_each(rotated).tolist()
-    return RotationControl(kind, own, tuple(math.nan if math.isnan(own) else one for one in each), row.error)
+    singular, each = sparsity(row.a * b), sparsity_each(rotated).tolist()
+    return RotationControl(
+        kind, singular, tuple(math.nan if math.isnan(singular) else value for value in each), row.error
+    )
 
 
 def refactored(
@@ -92,7 +92,7 @@ def refactor_draws(
 ) -> Float[Tensor, "draw channel"]:
     """(left R) * (right R) for Haar R, of a single pair: left falls on one random direction, right on a plane with it.
 
-    As `refactored` with `rotations`, without drawing what no pair but this one would see.
+    As `refactored` with `rotations`, but draws only the part of R that a single pair depends on.
     """
     n, length = len(left), left.norm()
     along = (left @ right) / length
@@ -155,7 +155,7 @@ class SliceUse:
     pairs: Int[Tensor, "pair 3"]  # prompt, dest, src
     terms: Float[Tensor, "pair channel"]
     used: Bool[Tensor, "pair channel"]
-    error: float  # of the rebuilt scores, relative to the largest
+    error: float  # of the reconstructed scores, relative to the largest
 
     @property
     def sizes(self) -> Int[Tensor, "pair"]:
@@ -169,7 +169,7 @@ class SliceUse:
 
 
 def slice_sets(terms: Float[Tensor, "pair channel"]) -> Bool[Tensor, "pair channel"]:
-    """The set S of each pair, by the paper's rule.
+    """Slice sets S of the 2024 paper: which channels each pair uses, given its terms.
 
     >>> slice_sets(torch.tensor([[4.0, 2.0, -1.0], [-3.0, 1.0, -0.5]])).tolist()
     [[True, True, False], [True, False, False]]
@@ -177,7 +177,7 @@ def slice_sets(terms: Float[Tensor, "pair channel"]) -> Bool[Tensor, "pair chann
     total = terms.sum(-1, keepdim=True)
     towards = torch.where(total < 0, -terms, terms)
     ordered, order = towards.sort(dim=-1, descending=True)
-    # A prefix ends where its sum first exceeds the total: all before that, and that one, belong to S.
+    # A prefix ends with the term at which its sum first exceeds the total; that term belongs to S.
     before = ordered.cumsum(-1) - ordered
     inside = before <= total.abs()
     return torch.zeros_like(inside).scatter(-1, order, inside)
@@ -204,8 +204,8 @@ def slice_use(
             layer, index = check_head(run, head)
             run.require_fresh()
             dests, sources = _pairs(run, layer, index, firing=firing, threshold=threshold, generator=generator)
-            found, error = _terms(run, layer, index, dests=dests, sources=sources, basis=basis)
-            terms.append(found)
+            pair_terms, error = _terms(run, layer, index, dests=dests, sources=sources, basis=basis)
+            terms.append(pair_terms)
             worst = max(worst, error)
             pairs.append(torch.stack([torch.full_like(dests, prompt), dests, sources], dim=-1))
     if not pairs or not any(len(p) for p in pairs):
@@ -235,12 +235,12 @@ def _pairs(
 
 def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> tuple[Tensor, float]:
     """Terms of chosen pairs, and how far their sums miss the model's own scores."""
-    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
-    n = int(found.rank[0])
-    terms = found.a[0, dests, :n] * found.B[0, sources, :n]
+    record, coordinates = run.layer(layer), in_channels(run, layer, head, basis=basis)
+    n = int(coordinates.rank[0])
+    terms = coordinates.a[0, dests, :n] * coordinates.B[0, sources, :n]
     if not len(dests):
         return terms, 0.0
-    own, rest = record.scores([head], range(len(run)))[0], found.rest()[0, dests, sources]
-    error = float((terms.sum(-1) + rest - own[dests, sources]).abs().max() / own.abs().max().clamp_min(1e-30))
+    scores, rest = record.scores([head], range(len(run)))[0], coordinates.rest()[0, dests, sources]
+    error = float((terms.sum(-1) + rest - scores[dests, sources]).abs().max() / scores.abs().max().clamp_min(1e-30))
     require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
     return terms, error

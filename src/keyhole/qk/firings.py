@@ -123,10 +123,10 @@ def _of_layer(record: "AttentionRun", layer: int, dests: range, tau: float | Non
     fires = (weights.double() >= torch.tensor(taus, dtype=torch.float64, device=weights.device)[:, None]) & visible
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
-    found = []
+    sites = []
     for h, r, s, weight in zip(heads.tolist(), rows.tolist(), sources.tolist(), values, strict=True):
-        found.append(Site(layer, h, dests[r], s, weight, counts[r]))
-    return found
+        sites.append(Site(layer, h, dests[r], s, weight, counts[r]))
+    return sites
 
 
 # What does each head do in a prompt, at a glance? Its strongest firing, how spread it is, and how much it rests.
@@ -198,10 +198,10 @@ class _Looked:
         self.sink = self.sink + weights[:, dests.start == 0 :, 0].sum(-1)
         times = weights * counts[:, None]
         times[..., 0] = -0.5  # the first token is a src only where there is no other
-        found, at = times.flatten(1).max(1)
-        more, n = found > self.best, weights.shape[-1]
+        strongest, at = times.flatten(1).max(1)
+        more, n = strongest > self.best, weights.shape[-1]
         place = torch.stack([at // n + dests.start, at % n], 1)
-        self.best, self.place = torch.where(more, found, self.best), torch.where(more[:, None], place, self.place)
+        self.best, self.place = torch.where(more, strongest, self.best), torch.where(more[:, None], place, self.place)
         return _sites(times, counts.tolist(), layer, dests, most)
 
 
@@ -211,12 +211,12 @@ def _sites(
     """The firings most above uniform, at most so many: of a long prompt there are millions."""
     values, at = times.flatten().topk(min(most, times.numel()))
     heads, rows, sources = torch.unravel_index(at[values > 0], times.shape)
-    found = []
+    sites = []
     for h, r, s in zip(heads.tolist(), rows.tolist(), sources.tolist(), strict=True):
         weight = float(times[h, r, s]) / counts[r]
         if weight >= dynamic_tau(counts[r]):
-            found.append(Site(layer, h, dests[r], s, weight, counts[r]))
-    return found
+            sites.append(Site(layer, h, dests[r], s, weight, counts[r]))
+    return sites
 
 
 def _glances(run: "Run", layer: int, looked: _Looked) -> list[HeadGlance]:
@@ -235,12 +235,12 @@ def _sparsities(
     run: "Run", layer: int, dests: Int[Tensor, "heads"], srcs: Int[Tensor, "heads"]
 ) -> Float[Tensor, "heads"]:
     """S(v) of one place of every head: the relative terms of `channels`, of all heads at once."""
-    found, record = in_channels(run, layer), run.layer(layer)
-    heads = torch.arange(len(dests), device=found.a.device)
-    dests, srcs = dests.to(found.a.device), srcs.to(found.a.device)
-    sees = record.visible(dests.tolist()).to(found.B.dtype)
-    offered = found.B[heads, srcs]
-    others = torch.einsum("hk,hkc->hc", sees, found.B) - offered
-    terms = found.a[heads, dests] * (offered - others / (sees.sum(-1, keepdim=True) - 1))
-    told = [sparsity_each(terms[h, : int(rank)]) for h, rank in enumerate(found.rank.tolist())]
-    return torch.stack(told)
+    coordinates, record = in_channels(run, layer), run.layer(layer)
+    heads = torch.arange(len(dests), device=coordinates.a.device)
+    dests, srcs = dests.to(coordinates.a.device), srcs.to(coordinates.a.device)
+    sees = record.visible(dests.tolist()).to(coordinates.B.dtype)
+    offered = coordinates.B[heads, srcs]
+    others = torch.einsum("hk,hkc->hc", sees, coordinates.B) - offered
+    terms = coordinates.a[heads, dests] * (offered - others / (sees.sum(-1, keepdim=True) - 1))
+    sparsities = [sparsity_each(terms[h, : int(rank)]) for h, rank in enumerate(coordinates.rank.tolist())]
+    return torch.stack(sparsities)
