@@ -9,7 +9,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,12 +20,39 @@ from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul, require_exact
 from keyhole.qk.channels import check_head, check_place, in_channels, score_row, sparsity, sparsity_each
 from keyhole.qk.omega import Basis, omega
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Rotation = Literal["ambient", "refactor"]
 _AMBIENT_DRAWS = 2_000
+
+
+@dataclass(frozen=True)
+class RotationSettings:
+    """How a split is compared with splits in rotated bases."""
+
+    kind: Rotation = option("refactor", "ambient: rotations of residual space; refactor: of the channels.")
+    draws: int = option(20, "Random rotations to average over.")
+    seed: int = option(0, "Seed of the rotations.")
+    basis: Basis = option("linear", "linear: biases apart; homogeneous: biases are part of the channels.")
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise KeyholeError("a rotation control needs at least one draw.")
+        if self.kind not in ("ambient", "refactor"):
+            raise KeyholeError(f"there is no rotation {self.kind!r}: choose 'ambient' or 'refactor'.")
+
+
+class RotationOptions(TypedDict, total=False):
+    """The fields of `RotationSettings`, as keywords."""
+
+    kind: Rotation
+    draws: int
+    seed: int
+    basis: Basis
 
 
 @dataclass(frozen=True)
@@ -51,27 +78,32 @@ def rotation_control(
     dest: int | str = -1,
     src: int | str | None = None,
     *,
-    kind: Rotation = "refactor",
-    draws: int = 20,
-    seed: int = 0,
-    basis: Basis = "linear",
+    settings: RotationSettings | None = None,
+    **options: Unpack[RotationOptions],
 ) -> RotationControl:
-    """How sparse would this split be in a random basis? Averages over `draws` rotations."""
-    if draws < 1:
-        raise KeyholeError("a rotation control needs at least one draw.")
-    if kind not in ("ambient", "refactor"):
-        raise KeyholeError(f"there is no rotation {kind!r}: choose 'ambient' or 'refactor'.")
+    """Compare the sparsity S(v) of one split with that of the same score in randomly rotated bases.
+
+    `dest` and `src` are positions or texts, as in `run.channels`; without `src`, the token that dest attends to most.
+    Fields of `RotationSettings` may be given as keywords: `kind`, `draws`, `seed` and `basis`.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> control = rotation_control(run, (3, 1), src="Mary", draws=50)
+    >>> control.sparsity < control.mean_rotated
+    True
+    """
+    how = settings_with(settings, RotationSettings, options)
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
-        row = score_row(run, layer, index, d, basis=basis)
-        b, sigma = row.relative_key(s - row.first), omega(run.model, layer, basis).sigma[index, : len(row.a)]
-        if kind == "refactor":
-            rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), draws, seed))[:, 0]
+        row = score_row(run, layer, index, d, basis=how.basis)
+        b, sigma = row.relative_key(s - row.first), omega(run.model, layer, how.basis).sigma[index, : len(row.a)]
+        if how.kind == "refactor":
+            rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), how.draws, how.seed))[:, 0]
         else:
-            rotated = ambient_draws(sigma, draws, torch.Generator().manual_seed(seed))
+            rotated = ambient_draws(sigma, how.draws, torch.Generator().manual_seed(how.seed))
     singular, each = sparsity(row.a * b), sparsity_each(rotated).tolist()
     return RotationControl(
-        kind, singular, tuple(math.nan if math.isnan(singular) else value for value in each), row.error
+        how.kind, singular, tuple(math.nan if math.isnan(singular) else value for value in each), row.error
     )
 
 
@@ -194,8 +226,15 @@ def slice_use(
 ) -> SliceUse:
     """Which channels does this head use over many prompts?
 
-    Firing pairs: weight >= threshold, score >= 0, src not the first token. Otherwise one pair per prompt is drawn
-    at random among those that do not fire, nor look at the first token. The paper's figures use the homogeneous basis.
+    With `firing`, pairs are those with weight >= threshold, score >= 0 and a src that is not the first token. Without,
+    one pair per prompt is drawn at random (`seed`) among those that do not fire nor attend to the first token. The
+    paper's figures use the homogeneous basis, in which biases are part of the channels.
+
+    >>> import keyhole
+    >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"])
+    >>> use = slice_use(runs, (3, 1))
+    >>> use.sizes.shape == (len(use.pairs),) and use.counts.sum() == use.sizes.sum()
+    tensor(True)
     """
     generator = torch.Generator().manual_seed(seed)
     pairs, terms, worst = [], [], 0.0
