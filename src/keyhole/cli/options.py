@@ -1,6 +1,6 @@
-"""What do the options of several commands take?
+"""What do the options of several commands take, and which words?
 
-Which words do options take? The library's own choices, spelled again where help can read them without torch.
+The choices are the library's own, spelled again where help can read them without torch.
 """
 
 from __future__ import annotations
