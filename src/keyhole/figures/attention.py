@@ -52,7 +52,7 @@ def head_figure(run: "Run", head: Head) -> Figure:
     'attending token (dest)'
     """
     layer, index = check_head(run, head)
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         weights = record.weights([index], range(len(run)))[0]
     visible = visible_mask(record.first, torch.arange(len(run), device=weights.device), len(run))

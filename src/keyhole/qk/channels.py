@@ -61,8 +61,8 @@ def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis
     >>> in_channels(keyhole.load().run("Mary gave John a book"), 3).a.shape  # heads, positions, channels
     torch.Size([8, 6, 16])
     """
-    run.layer(layer)  # refuses a layer without heads
-    return layer_in_channels(run.layers[layer], run.model.weights(layer), omega(run.model, layer, basis), head)
+    run.attention_run(layer)  # refuses a layer without heads
+    return layer_in_channels(run.layers[layer], run.model.folded(layer), omega(run.model, layer, basis), head)
 
 
 def layer_in_channels(layer: "LayerRun", w: "LayerWeights", om: Omega, head: int | None = None) -> InChannels:
@@ -214,7 +214,7 @@ def channels(
     `dest` is the last token unless it is given, and `src` the token that dest attends to most.
     """
     layer, index, d, s = check_place(run, head, dest, src)
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         row = score_row(run, layer, index, d, basis=basis)
         key = s - row.first
@@ -248,7 +248,7 @@ def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "l
     >>> torch.allclose(row.B @ row.a + row.rest, row.scores, atol=1e-4)
     True
     """
-    record, coordinates = run.layer(layer), in_channels(run, layer, head, basis=basis)
+    record, coordinates = run.attention_run(layer), in_channels(run, layer, head, basis=basis)
     first, n = int(record.first[dest]), int(coordinates.rank[0])
     keys, row = slice(first, dest + 1), slice(dest, dest + 1)
     scores = record.scores([head], [dest])[0, 0, keys]
@@ -268,13 +268,13 @@ def check_place(run: "Run", head: Head, dest: int | str, src: int | str | None) 
 
     Without a src: the token that dest attends to most.
     """
-    run.require_fresh()
+    run._require_fresh()
     layer, index = check_head(run, head)
     d = run.position(dest, "dest")
     if src is None:
         with exact_matmul():
-            return layer, index, d, int(run.layer(layer).weights([index], [d])[0, 0].argmax())
-    s, first = run.position(src, "src"), int(run.layer(layer).first[d])
+            return layer, index, d, int(run.attention_run(layer).weights([index], [d])[0, 0].argmax())
+    s, first = run.position(src, "src"), int(run.attention_run(layer).first[d])
     if s > d:
         raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
     if s < first:
@@ -288,7 +288,7 @@ def check_head(run: "Run", head: Head) -> tuple[int, int]:
         layer, index = (operator.index(part) for part in head)
     except (TypeError, ValueError) as error:
         raise KeyholeError(f"a head is a pair (layer, head) such as (3, 1), not {head!r}.") from error
-    run.layer(layer)
+    run.attention_run(layer)
     if not 0 <= index < run.model.dims.heads:
         raise KeyholeError(f"there is no head {layer}.{index}: a layer has heads 0 to {run.model.dims.heads - 1}.")
     return layer, index

@@ -97,14 +97,14 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
     >>> all(site.dest == len(run) - 1 for site in find_firings(run, 0.5, dest=-1))
     True
     """
-    run.require_fresh()
+    run._require_fresh()
     if tau is not None:
         check_tau(tau)
     at = None if dest is None else run.position(dest, "dest")
     sites: list[Site] = []
     with exact_matmul():
         for layer in run.model.attention_layers:
-            record = run.layer(layer)
+            record = run.attention_run(layer)
             for dests in record.blocks if at is None else [range(at, at + 1)]:
                 sites += _of_layer(record, layer, dests, tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
@@ -162,14 +162,14 @@ class HeadMap:
 
 def head_map(run: "Run", *, most: int = 200, progress: Progress = silent) -> HeadMap:
     """A summary of every head, and at most `most` firings. Memory is linear in the prompt's length."""
-    run.require_fresh()
+    run._require_fresh()
     heads, sites, layers = list[HeadGlance](), list[Site](), run.model.attention_layers
     with exact_matmul():
         for done, layer in enumerate(layers):
             progress(done, len(layers))
-            totals = _Totals.of(run.layer(layer))
-            for dests in run.layer(layer).blocks:
-                sites += totals.add(run.layer(layer), layer, dests, most)
+            totals = _Totals.of(run.attention_run(layer))
+            for dests in run.attention_run(layer).blocks:
+                sites += totals.add(run.attention_run(layer), layer, dests, most)
             heads += _glances(run, layer, totals)
             sites = sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))[:most]
     return HeadMap(tuple(heads), tuple(sites))
@@ -223,7 +223,7 @@ def _sites(
 
 
 def _glances(run: "Run", layer: int, totals: _Totals) -> list[HeadGlance]:
-    record, (dests, srcs) = run.layer(layer), totals.place.T
+    record, (dests, srcs) = run.attention_run(layer), totals.place.T
     with_keys = record.visible(dests.tolist()).sum(-1).cpu()
     weights = [float(record.weights([h], [d])[0, 0, s]) for h, (d, s) in enumerate(totals.place.tolist())]
     sparse = _sparsities(run, layer, dests, srcs)
@@ -238,7 +238,7 @@ def _sparsities(
     run: "Run", layer: int, dests: Int[Tensor, "heads"], srcs: Int[Tensor, "heads"]
 ) -> Float[Tensor, "heads"]:
     """S(v) of one place of every head: the relative terms of `channels`, of all heads at once."""
-    coordinates, record = in_channels(run, layer), run.layer(layer)
+    coordinates, record = in_channels(run, layer), run.attention_run(layer)
     heads = torch.arange(len(dests), device=coordinates.a.device)
     dests, srcs = dests.to(coordinates.a.device), srcs.to(coordinates.a.device)
     sees = record.visible(dests.tolist()).to(coordinates.B.dtype)
