@@ -48,7 +48,7 @@ _LETTERS = 16  # of such a name
 def head_figure(run: "Run", head: Head) -> Figure:
     """Where does this head attend in this prompt?"""
     layer, index = check_head(run, head)
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         weights = record.weights([index], range(len(run)))[0]
     seen = visible_mask(record.first, torch.arange(len(run), device=weights.device), len(run))

@@ -56,8 +56,8 @@ class InChannels:
 
 def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis = "linear") -> InChannels:
     """The coordinates of all heads of a layer, or of one."""
-    run.layer(layer)  # refuses a layer without heads
-    return layer_in_channels(run.layers[layer], run.model.weights(layer), omega(run.model, layer, basis), head)
+    run.attention_run(layer)  # refuses a layer without heads
+    return layer_in_channels(run.layers[layer], run.model.folded(layer), omega(run.model, layer, basis), head)
 
 
 def layer_in_channels(layer: "LayerRun", w: "LayerWeights", om: Omega, head: int | None = None) -> InChannels:
@@ -208,7 +208,7 @@ def channels(
     `dest` is the last token unless it is given, and `src` the token that dest attends to most.
     """
     layer, index, d, s = check_place(run, head, dest, src)
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         row = score_row(run, layer, index, d, basis=basis)
         key = s - row.first
@@ -234,7 +234,7 @@ def channels(
 
 def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "linear") -> Row:
     """Channel coordinates of one query and its visible keys; scores that cannot be rebuilt are refused."""
-    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
+    record, found = run.attention_run(layer), in_channels(run, layer, head, basis=basis)
     first, n = int(record.first[dest]), int(found.rank[0])
     keys, row = slice(first, dest + 1), slice(dest, dest + 1)
     scores = record.scores([head], [dest])[0, 0, keys]
@@ -252,13 +252,13 @@ def check_place(run: "Run", head: Head, dest: int | str, src: int | str | None) 
 
     Without a src: the token that dest attends to most.
     """
-    run.require_fresh()
+    run._require_fresh()
     layer, index = check_head(run, head)
     d = run.position(dest, "dest")
     if src is None:
         with exact_matmul():
-            return layer, index, d, int(run.layer(layer).weights([index], [d])[0, 0].argmax())
-    s, first = run.position(src, "src"), int(run.layer(layer).first[d])
+            return layer, index, d, int(run.attention_run(layer).weights([index], [d])[0, 0].argmax())
+    s, first = run.position(src, "src"), int(run.attention_run(layer).first[d])
     if s > d:
         raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
     if s < first:
@@ -272,7 +272,7 @@ def check_head(run: "Run", head: Head) -> tuple[int, int]:
         layer, index = (operator.index(part) for part in head)
     except (TypeError, ValueError) as error:
         raise KeyholeError(f"a head is a pair (layer, head) such as (3, 1), not {head!r}.") from error
-    run.layer(layer)
+    run.attention_run(layer)
     if not 0 <= index < run.model.dims.heads:
         raise KeyholeError(f"there is no head {layer}.{index}: a layer has heads 0 to {run.model.dims.heads - 1}.")
     return layer, index

@@ -202,7 +202,7 @@ def slice_use(
     with exact_matmul():
         for prompt, run in enumerate(runs):
             layer, index = check_head(run, head)
-            run.require_fresh()
+            run._require_fresh()
             dests, sources = _pairs(run, layer, index, firing=firing, threshold=threshold, generator=generator)
             found, error = _terms(run, layer, index, dests=dests, sources=sources, basis=basis)
             terms.append(found)
@@ -218,7 +218,7 @@ def slice_use(
 def _pairs(
     run: "Run", layer: int, head: int, *, firing: bool, threshold: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    record, n = run.layer(layer), len(run)
+    record, n = run.attention_run(layer), len(run)
     weights, scores = record.weights([head], range(n))[0], record.scores([head], range(n))[0]
     visible = record.visible()
     fires = (weights >= threshold) & (scores >= 0) & visible
@@ -235,7 +235,7 @@ def _pairs(
 
 def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> tuple[Tensor, float]:
     """Terms of chosen pairs, and how far their sums miss the model's own scores."""
-    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
+    record, found = run.attention_run(layer), in_channels(run, layer, head, basis=basis)
     n = int(found.rank[0])
     terms = found.a[0, dests, :n] * found.B[0, sources, :n]
     if not len(dests):

@@ -94,14 +94,14 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
 
     `tau=None` is the dynamic threshold min(1, 2.5 / visible keys); `dest` restricts to one destination.
     """
-    run.require_fresh()
+    run._require_fresh()
     if tau is not None:
         check_tau(tau)
     at = None if dest is None else run.position(dest, "dest")
     sites: list[Site] = []
     with exact_matmul():
         for layer in run.model.attention_layers:
-            record = run.layer(layer)
+            record = run.attention_run(layer)
             for dests in record.blocks if at is None else [range(at, at + 1)]:
                 sites += _of_layer(record, layer, dests, tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
@@ -159,14 +159,14 @@ class HeadMap:
 
 def head_map(run: "Run", *, most: int = 200, progress: Progress = silent) -> HeadMap:
     """All heads at a glance, and at most so many firings. Memory is linear in the prompt's length."""
-    run.require_fresh()
+    run._require_fresh()
     heads, sites, layers = list[HeadGlance](), list[Site](), run.model.attention_layers
     with exact_matmul():
         for done, layer in enumerate(layers):
             progress(done, len(layers))
-            looked = _Looked.of(run.layer(layer))
-            for dests in run.layer(layer).blocks:
-                sites += looked.add(run.layer(layer), layer, dests, most)
+            looked = _Looked.of(run.attention_run(layer))
+            for dests in run.attention_run(layer).blocks:
+                sites += looked.add(run.attention_run(layer), layer, dests, most)
             heads += _glances(run, layer, looked)
             sites = sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))[:most]
     return HeadMap(tuple(heads), tuple(sites))
@@ -220,7 +220,7 @@ def _sites(
 
 
 def _glances(run: "Run", layer: int, looked: _Looked) -> list[HeadGlance]:
-    record, (dests, srcs) = run.layer(layer), looked.place.T
+    record, (dests, srcs) = run.attention_run(layer), looked.place.T
     with_keys = record.visible(dests.tolist()).sum(-1).cpu()
     weights = [float(record.weights([h], [d])[0, 0, s]) for h, (d, s) in enumerate(looked.place.tolist())]
     sparse = _sparsities(run, layer, dests, srcs)
@@ -235,7 +235,7 @@ def _sparsities(
     run: "Run", layer: int, dests: Int[Tensor, "heads"], srcs: Int[Tensor, "heads"]
 ) -> Float[Tensor, "heads"]:
     """S(v) of one place of every head: the relative terms of `channels`, of all heads at once."""
-    found, record = in_channels(run, layer), run.layer(layer)
+    found, record = in_channels(run, layer), run.attention_run(layer)
     heads = torch.arange(len(dests), device=found.a.device)
     dests, srcs = dests.to(found.a.device), srcs.to(found.a.device)
     sees = record.visible(dests.tolist()).to(found.B.dtype)

@@ -81,16 +81,16 @@ def omega(model: "Model", layer: int, basis: Basis = "linear") -> Omega:
     """
     if basis not in ("linear", "homogeneous"):
         raise KeyholeError(f"there is no basis {basis!r}: choose 'linear' or 'homogeneous'.")
-    return model.cached_of_layer(("omega", basis), layer, lambda: _decomposed(model, layer, basis))
+    return model._cached_of_layer(("omega", basis), layer, lambda: _decomposed(model, layer, basis))
 
 
 def _decomposed(model: "Model", layer: int, basis: Basis) -> Omega:
     factors = partial(_factors, model, layer, basis)  # made anew when asked for, not held
-    return replace(decompose(*factors(), layer=layer, dtype=model.weights(layer).W_Q.dtype), factors=factors)
+    return replace(decompose(*factors(), layer=layer, dtype=model.folded(layer).W_Q.dtype), factors=factors)
 
 
 def _factors(model: "Model", layer: int, basis: Basis) -> Factors:
-    (W_Q, b_Q, _), (W_K, b_K, _) = model.queries_keys(layer)
+    (W_Q, b_Q, _), (W_K, b_K, _) = model._queries_keys(layer)
     if basis == "linear":
         return W_Q, W_K
     return torch.cat([W_Q, b_Q[:, None]], dim=1), torch.cat([W_K, b_K[:, None]], dim=1)
