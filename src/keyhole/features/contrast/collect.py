@@ -193,10 +193,10 @@ def collect(
 
     >>> import keyhole
     >>> from keyhole.features.contrast import find
-    >>> texts = [f"the cat saw the {word}" for word in ("dog", "box", "book")]
-    >>> contrast = Contrast.from_texts("cat", texts, positive=find("cat"), negative=find("saw"))
+    >>> texts = [f"Mary brought {word} to John" for word in ("a drink", "the book")]
+    >>> contrast = Contrast.from_texts("giver", texts, positive=find("Mary"), negative=find("brought"))
     >>> collect(keyhole.load(), contrast, keep=False).name
-    'cat'
+    'giver'
     """
     how = settings_with(settings, CollectSettings, options)
     resolved = resolve(model, contrast, negatives=how.negatives, seed=how.seed)

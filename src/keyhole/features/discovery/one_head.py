@@ -131,9 +131,8 @@ def token_pairs(discovery: Discovery, data: HeadSamples, *, show: int = 8) -> tu
     """The token pairs on which each feature acts: pairs of equal texts together, those with most of its term first."""
     if show < 1:
         raise KeyholeError(f"{show} pairs per feature cannot be shown: give a positive number.")
-    terms = (
-        discovery.split(data.samples.q, data.top_key).terms - discovery.split(data.samples.q, data.samples.rest).terms
-    )
+    queries = data.samples.q
+    terms = discovery.split(queries, data.top_key).terms - discovery.split(queries, data.samples.rest).terms
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, both in enumerate(zip(data.query_tokens, data.key_tokens, strict=True)):
         places[both].append(i)
