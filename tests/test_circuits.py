@@ -20,7 +20,7 @@ from PIL import Image
 
 import keyhole
 from alike import assert_alike
-from conftest import prompts_of, rich_circuit, tiny_model
+from conftest import ROOT, prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import mib_from, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
@@ -415,3 +415,12 @@ def test_a_picture_without_width_is_refused(organism: keyhole.Model) -> None:
     circuit = organism.run(PROMPT).trace("Mary", through="heads")
     with pytest.raises(KeyholeError, match=r"2 to 40 inches wide, not 0"):
         circuit.plot(width=0)
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_circuits_of_older_schemas_are_read_and_written_as_they_were(schema: int) -> None:
+    """Files of earlier versions: of heads alone, through MLPs, and measured."""
+    text = (ROOT / f"tests/schemas/circuit-{schema}.json").read_text()
+    circuit = from_json(text)
+    assert to_json(circuit) == text and json.loads(text)["schema"] == schema
+    assert bool(circuit.mlps) == bool(circuit.influence) == (schema > 1) and bool(circuit.measured) == (schema == 3)

@@ -368,3 +368,12 @@ def test_a_manifest_is_plain_json(store: Store) -> None:
     assert told["model"]["fingerprint"] == store.manifest.model["fingerprint"] and told["settings"]["eps"] == 0.01
     assert open_store(store.path).manifest == store.manifest and make_store(store.path, store.manifest).manifest
     assert not [name for name in os.listdir(store.path) if name.endswith(".part")]
+
+
+def test_a_store_of_an_older_schema_is_read() -> None:
+    store = open_store(ROOT / "tests/schemas/store-1")
+    assert store.counts()["circuit"] == 2 and not store.check().damaged
+    for prompt, circuit in store.circuits():
+        rows = store.table("edges", where={"prompt": prompt})
+        assert rows["weight"].to_pylist() == [edge.weight for edge in circuit.edges]
+        assert circuit.mlps and store.table("signals", where={"prompt": prompt}).num_rows
