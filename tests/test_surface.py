@@ -23,12 +23,13 @@ from keyhole.circuits import from_json
 from keyhole.circuits.text import node_label
 from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
+from keyhole.settings.generation import GenerateOptions
 from keyhole.settings.tracing import TraceOptions
 from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-PACKAGES = ("circuits", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
+PACKAGES = ("circuits", "generation", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,8 @@ def test_signatures_are_explicit_and_short(name: str) -> None:
             parameters = inspect.signature(function).parameters.values()
             assert len([p for p in parameters if p.name not in ("self", "cls")]) <= 10, function
             # keywords beyond those are fields of a record of settings, each with its type
-            assert all(p.kind is not p.VAR_KEYWORD or p.annotation == Unpack[TraceOptions] for p in parameters)
+            records = (Unpack[TraceOptions], Unpack[GenerateOptions])
+            assert all(p.kind is not p.VAR_KEYWORD or p.annotation in records for p in parameters)
             assert all(p.annotation is not p.empty for p in parameters if p.name not in ("self", "cls")), function
             seen += 1
     assert seen

@@ -19,6 +19,7 @@ from keyhole.cli.contrast import contrast
 from keyhole.cli.curves import curves, stability
 from keyhole.cli.discover import discover
 from keyhole.cli.families import compare, families
+from keyhole.cli.generate import generate
 from keyhole.cli.house import cache, explore, tasks
 from keyhole.cli.look import channels, check, heads, plot
 from keyhole.cli.models import basis as _basis  # noqa: F401 - registers itself with lab
@@ -90,7 +91,7 @@ app = typer.Typer(
 )
 SECTIONS = {  # of `keyhole --help`
     "Begin here": (explore, check, words, cache),
-    "One prompt": (heads, plot, channels, explain, trace, verify, backups),
+    "One prompt": (heads, plot, channels, explain, trace, verify, backups, generate),
     "Features and names": (contrast, discover, where, name_command, features),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
 }

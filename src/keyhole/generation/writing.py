@@ -50,9 +50,9 @@ def generate(
     """What would the model write after this prompt? See `Model.generate` for the options.
 
     >>> import keyhole
-    >>> answer = generate(keyhole.load(), "When Mary and John went to the store, John gave a drink to", max_new_tokens=1)
+    >>> answer = generate(keyhole.load(), "When Mary and John", max_new_tokens=2)
     >>> answer.text, answer.stopped
-    (' Mary', 'length')
+    (' went to', 'length')
     """
     how = chosen(settings, GenerateSettings, options)
     encoded = encode(model, prompt, bos)
@@ -100,7 +100,7 @@ def end_ids(model: "Model") -> tuple[int, ...]:
 
 
 @dataclass
-class _Watch(StoppingCriteria):
+class _Watch(StoppingCriteria):  # type: ignore[misc]
     """Sees every token as it is written; ends the answer at an end token, at a stop text, or where there is no room."""
 
     model: "Model"
@@ -146,7 +146,9 @@ class _Watch(StoppingCriteria):
 def _config(model: "Model", how: GenerateSettings, room: int) -> GenerationConfig:
     """All that transformers is asked for: nothing beside it, whatever the model recommends."""
     ends = list(end_ids(model))
-    settings: dict[str, Any] = {"max_new_tokens": room, "do_sample": how.temperature > 0, "use_cache": True}
+    # a cache keeps keys as they were rotated in a shorter prompt
+    settings: dict[str, Any] = {"max_new_tokens": room, "use_cache": not model.rope_sees_length}
+    settings["do_sample"] = how.temperature > 0
     if how.temperature > 0:
         settings |= {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k or 0}
     # a pad token is asked for where there are end tokens; a single prompt is never padded
@@ -177,8 +179,12 @@ def _seeded(device: torch.device, how: GenerateSettings) -> Iterator[None]:
 
 def _tokens(run: Run, n: int) -> tuple[GeneratedToken, ...]:
     """The last tokens of a run, each with its probability after those before it."""
-    start = len(run) - n
-    likely, ids = run.logits[start - 1 : -1].double().softmax(-1), run.token_ids[start:]
+    start, ids = len(run) - n, run.token_ids[len(run) - n :]
+    logits = run.logits[start - 1 : -1]
+    if run.model.rope_sees_length:
+        cut = run.model.run_many([run.token_ids[:end] for end in range(start, len(run))])
+        logits = torch.stack([before.logits[-1] for before in cut])
+    likely = logits.double().softmax(-1)
     values = [float(row[i]) for row, i in zip(likely, ids, strict=True)]
     return tuple(map(GeneratedToken, ids, run.tokens[start:], values))
 

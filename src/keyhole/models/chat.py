@@ -64,7 +64,9 @@ def _message(entry: object) -> dict[str, str]:
     """One message, or why it is none."""
     fits = isinstance(entry, Mapping) and set(entry) == {"role", "content"}
     if not (isinstance(entry, Mapping) and fits and all(isinstance(value, str) for value in entry.values())):
-        raise KeyholeError(f'a message is {{"role": "user", "content": "..."}}, both of them texts, not {quoted(entry)}.')
+        raise KeyholeError(
+            f'a message is {{"role": "user", "content": "..."}}, both of them texts, not {quoted(entry)}.'
+        )
     return dict(entry)
 
 

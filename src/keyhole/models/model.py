@@ -162,14 +162,15 @@ class Model:
         batches: list[list[int]] = []
         for i in order:
             fits = bool(batches) and (len(batches[-1]) + 1) * lengths[i] <= max_tokens
-            if fits and (lengths[batches[-1][0]] == lengths[i] or not self._rope_sees_length):
+            if fits and (lengths[batches[-1][0]] == lengths[i] or not self.rope_sees_length):
                 batches[-1].append(i)
             else:
                 batches.append([i])
         return batches
 
     @property
-    def _rope_sees_length(self) -> bool:
+    def rope_sees_length(self) -> bool:
+        """Does RoPE depend on how long a prompt is? What follows a token then changes what was computed at it."""
         return bool(rope_types(self.hf.config.get_text_config()) & {"dynamic", "longrope"})
 
     # -- folded weights ------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from keyhole.strict import quoted
 class GenerateSettings:
     """How an answer is written; what a model's own `generation_config.json` recommends is left aside.
 
-    >>> GenerateSettings(temperature=0.7, stop=["\\n"]).stop
-    ('\\n',)
+    >>> GenerateSettings(temperature=0.7, stop=["Mary", "John"]).stop
+    ('Mary', 'John')
     """
 
     max_new_tokens: int = option(40, "Tokens that are written at most.", least=1)
