@@ -52,7 +52,7 @@ RECORDS = MAKERS | {
     "explain-mlp": f"explain {MARY} --mlp 3 --for Mary --against John",
     "generate": f"generate {MARY}",
     "generate-drawn": 'generate "When Mary and John" --temperature 1 --seed 3 --stop gave',
-    "trace-probability": f"trace {MARY} --top-k 3 --seeds prob --through heads",
+    "trace-probability": f"trace {MARY} --top-k 3 --metric prob --through heads",
     "trace-effects": f"trace {MARY} {ANSWER} --effects --like like.jsonl",
     "trace-story": f"trace {MARY} {ANSWER} --story",
     "verify": "verify mary.json --sides-only --draws 1",

@@ -294,7 +294,7 @@ COMMANDS = {
     "channels": ["--head", "--dest", "--src"],
     "generate": ["--max-new-tokens", "--temperature", "--top-p", "--top-k", "--seed", "--stop", "--chat", "--system"],
     "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
-    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--seeds", "--start"],
+    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--metric", "--start"],
     "verify": ["--model", "--draws", "--mode"],
     "backups": ["--model", "--head", "--first", "--like"],
     "compare": ["--threshold", "--out"],

@@ -49,25 +49,29 @@ def generate(
     """
     if json and stream:
         raise KeyholeError("--stream prints text and --json a record when all is written: leave one of them out.")
-    asked = source.read(prompt)
+    text_or_ids = source.read(prompt)
     model = source.load()
     if stream or (stream is None and not json and show.in_terminal()):
-        made = model.generate(asked, settings=settings, bos=source.bos, show=lambda piece: show.piece(piece.text))
+        answer = model.generate(
+            text_or_ids, settings=settings, bos=source.bos, show=lambda piece: show.piece(piece.text)
+        )
         show.plain("")
-        _about(made)
+        _about(answer)
         return
     with show.progress_bar("Writing") as progress:
         n = settings.max_new_tokens
-        made = model.generate(asked, settings=settings, bos=source.bos, show=lambda piece: progress(piece.index + 1, n))
+        answer = model.generate(
+            text_or_ids, settings=settings, bos=source.bos, show=lambda piece: progress(piece.index + 1, n)
+        )
     if json:
-        show.as_json(made.record())
+        show.as_json(answer.record())
         return
-    show.plain(made.text)
-    _about(made)
+    show.plain(answer.text)
+    _about(answer)
 
 
-def _about(made: Generated) -> None:
+def _about(answer: Generated) -> None:
     """Why the answer ended, and its tokens."""
-    show.plain(f"{len(made)} tokens; {made.reason}")
-    rows = [(str(i), repr(token.text), f"{token.probability:.3g}") for i, token in enumerate(made.tokens)]
+    show.plain(f"{len(answer)} tokens; {answer.reason}")
+    rows = [(str(i), repr(token.text), f"{token.probability:.3g}") for i, token in enumerate(answer.tokens)]
     show.table((">at", "token", ">probability"), rows)
