@@ -335,7 +335,7 @@ def test_aggregated_signals_are_projections_of_what_was_written(store: Store, or
     for node in {edge.target for edge in circuit.edges if edge.side in ("dest", "src")}:
         into = circuit.nodes[node]
         assert into.layer is not None and into.head is not None
-        om, scale = omega(organism, into.layer), run.layer(into.layer).norm_scale
+        om, scale = omega(organism, into.layer), run.attention_run(into.layer).norm_scale
         for side, U, token in (("dest", om.u(into.head), into.dest), ("src", om.v(into.head), into.src)):
             total = torch.zeros(U.shape[0], dtype=torch.float64)
             for edge in circuit.edges_into(node):

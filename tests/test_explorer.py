@@ -226,7 +226,7 @@ def test_why_a_head_does_not_attend(page: Page, address: str, run: Run) -> None:
 
 def test_of_two_keys_one_may_have_much_attention_and_not_fire(page: Page, address: str, run: Run) -> None:
     opened(page, address, head="0.0", dest="1", src="0")
-    weight = float(run.layer(0).weights([0], [1])[0, 0, 0])
+    weight = float(run.attention_run(0).weights([0], [1])[0, 0, 0])
     assert 0.5 < weight < 1
     expect(page.locator(".why .sentence")).to_have_text(f"The head gives {weight:.0%} of its attention here.")
 

@@ -56,7 +56,7 @@ def test_local_edits_leave_gqa_siblings_alone(variant: str) -> None:
     delta = torch.zeros(len(run), model.dims.d_head)
     delta[cut.tokens(run)] = -head_delta(run, cut)
     result = rerun(run, [Edits(heads=(HeadEdit(firing.layer, firing.head, keys=delta),))])
-    clean = run.attention(firing.layer)
+    clean = run.pattern(firing.layer)
     for head in range(model.dims.heads):
         weights = result.weights(run, 0, firing.layer, head)
         same = torch.allclose(weights, clean[head], atol=1e-5)

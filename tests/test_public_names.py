@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import keyhole
+from keyhole import Model
+from keyhole._moved import ATTRIBUTES
 
 GOLDENS = Path(__file__).parent / "goldens"
 SURFACE: dict[str, list[str]] = json.loads((GOLDENS / "surface.json").read_text())
@@ -30,3 +32,17 @@ def test_paths_of_guides_are_importable(path: str) -> None:
     module, _, name = path.partition(":")
     assert not name or hasattr(import_module(module), name)
     import_module(module)
+
+
+@pytest.mark.parametrize(("owner", "old"), [(owner, old) for owner, names in ATTRIBUTES.items() for old in names])
+def test_old_attributes_work_and_warn(organism: Model, owner: str, old: str) -> None:
+    """Bound methods are equal when object and function are."""
+    value = organism if owner == "Model" else organism.run("Mary met John")
+    with pytest.warns(FutureWarning, match=f"{owner}.{old} is "):
+        assert getattr(value, old) == getattr(value, ATTRIBUTES[owner][old])
+    assert old not in dir(value)
+
+
+def test_other_attributes_do_not_exist(organism: Model) -> None:
+    with pytest.raises(AttributeError, match="'Model' object has no attribute 'heights'"):
+        getattr(organism, "heights")  # noqa: B009

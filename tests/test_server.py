@@ -597,7 +597,7 @@ def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
     ]
     counts = np.arange(1, 16)
     for one in told["heads"]:
-        weights = run.attention(one["layer"])[one["head"]].double().numpy()
+        weights = run.pattern(one["layer"])[one["head"]].double().numpy()
         times = (weights * counts[:, None])[:, 1:]
         assert one["times_uniform"] == pytest.approx(times.max(), rel=1e-5)
         assert one["attention"] == pytest.approx(weights[one["dest"], one["src"]], rel=1e-5)
@@ -623,13 +623,13 @@ def test_few_firings_of_many_are_the_strongest(run: keyhole.Run) -> None:
 def test_a_pattern_tells_how_many_keys_a_window_leaves(client: httpx.Client) -> None:
     run = tiny_model("mistral").run(list(range(1, 13)))
     seen = Live(run).ask("pattern", {"model": "this", "prompt": list(run.token_ids), "layer": 1, "head": 0})["visible"]
-    assert seen == run.layer(1).visible().sum(-1).tolist() and max(seen) < len(run)
+    assert seen == run.attention_run(1).visible().sum(-1).tolist() and max(seen) < len(run)
     assert ask(client, "pattern", prompt=PROMPT, layer=3, head=6)["visible"] == list(range(1, 16))
 
 
 def test_pattern(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "pattern", prompt=PROMPT, layer=3, head=6)
-    weights = run.attention(3)[6].double().numpy()
+    weights = run.pattern(3)[6].double().numpy()
     bytes_ = np.frombuffer(base64.b64decode(told["triangle"]), np.uint8)
     assert len(bytes_) == 15 * 16 // 2 and told["dests"] == list(range(15))
     for dest in range(15):
@@ -652,7 +652,7 @@ def test_a_firing(client: httpx.Client, run: keyhole.Run) -> None:
         assert side == other
     assert {name: told[name] for name in own if name != "sides"} == {n: own[n] for n in own if n != "sides"}
     assert told["fires"] and told["why"] == "here" and told["note"] is None
-    assert told["row"] == pytest.approx(run.attention(3)[6, 14].tolist(), abs=1e-6)
+    assert told["row"] == pytest.approx(run.pattern(3)[6, 14].tolist(), abs=1e-6)
     split = plain(run.channels((3, 6), 14, 11).record())
     assert {name: told["channels"][name] for name in split} == split
     assert sum(split["relative_terms"]) + split["relative_rest"] == pytest.approx(split["relative_attention"], abs=1e-4)

@@ -23,7 +23,7 @@ def removed(side: Side) -> tuple[Signal, ...]:
 
 def not_here(run: keyhole.Run, layer: int = 2) -> list[Firing]:
     """Explained places that the heads of a layer do not attend to."""
-    record, dest = run.layer(layer), len(run) - 1
+    record, dest = run.attention_run(layer), len(run) - 1
     found = []
     for head in range(2):
         weights, first = record.weights([head], [dest])[0, 0], max(2, int(record.first[dest]))

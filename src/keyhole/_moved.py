@@ -1,8 +1,8 @@
-"""Which import paths have changed? The old ones work for one release, and say what to write instead.
+"""Which import paths and attributes have changed? Old ones work for one release, with a warning that names the new one.
 
 Each old module is an alias that holds nothing: a name is looked up in its new home when it is asked for, with a
 FutureWarning. Aliases stand in `sys.modules`, which Python asks first, so that they work where a package has become
-a module, too.
+a module, too. Old attributes are looked up by a class's `__getattr__`, which Python calls only for names it has not.
 """
 
 import sys
@@ -81,6 +81,18 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     ),
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
 }  # names that have a home of their own, and those that have left a package which is still there
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Model": {
+        "weights": "folded",
+        "batches": "_batches",
+        "cached": "_cached",
+        "cached_of_layer": "_cached_of_layer",
+        "queries_keys": "_queries_keys",
+        "stamp": "_stamp",
+        "steady": "_steady",
+    },
+    "Run": {"attention": "pattern", "layer": "attention_run", "require_fresh": "_require_fresh", "stamp": "_stamp"},
+}  # class -> old attribute -> new attribute; an underscore: internal from now on
 
 
 class _Alias(ModuleType):
@@ -115,6 +127,22 @@ def names_of(package: str) -> Callable[[str], Any]:
         return _moved(package, NAMES[package][name], name)
 
     return left
+
+
+def attributes_of(owner: str) -> Callable[[Any, str], Any]:
+    """A class's `__getattr__` for the attributes that have other names now."""
+
+    def renamed(self: Any, name: str) -> Any:
+        new = ATTRIBUTES[owner].get(name)
+        if new is None:
+            raise AttributeError(f"{owner!r} object has no attribute {name!r}")
+        instead = "is internal now" if new.startswith("_") else f"is {owner}.{new} now"
+        warnings.warn(
+            f"{owner}.{name} {instead}; the old name goes with the next release.", FutureWarning, stacklevel=2
+        )
+        return getattr(self, new)
+
+    return renamed
 
 
 def _moved(old: str, home: str, name: str) -> Any:

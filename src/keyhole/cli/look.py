@@ -32,14 +32,19 @@ if TYPE_CHECKING:
 @from_records()
 def check(
     named: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="The model, as --model takes it. Default: the built-in organism.", show_default=False
+        ),
     ] = None,
     *,
     source: ModelOptions,
-    prompt: Annotated[str | None, typer.Option(help="A prompt to check on; otherwise random tokens.")] = None,
-    tolerance: Annotated[float | None, typer.Option(help="Largest accepted relative error.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="One line per layer.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Prompt to check on. Default: random tokens.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest relative error that is accepted. Default: by the number format.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random tokens.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the errors of every layer, too.")] = False,
     json: JsonOption = False,
 ) -> None:
     """How exact is Keyhole on this model? Exits with 1 if it is not.
@@ -74,13 +79,23 @@ def heads(
     prompt: PromptArgument = None,
     *,
     source: PromptOptions,
-    dest: Annotated[str | None, typer.Option(help="Only this destination: a position or a token's text.")] = None,
-    tau: Annotated[
-        float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
+    dest: Annotated[
+        str | None,
+        typer.Option(help="Show only firings of this attending token: a position or its text. Default: all tokens."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Attention weight from which a head counts as firing, between 0 and 1. Default: 2.5 / visible keys."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many firings are shown.")] = 20,
     sinks: Annotated[
-        Sinks, typer.Option(help="Attention to the first token: keep, mark, or collapse (count only).")
+        Sinks,
+        typer.Option(
+            help="What becomes of firings on the first token: they are listed (keep), listed and marked (mark), or "
+            "only counted (collapse)."
+        ),
     ] = "collapse",
     json: JsonOption = False,
 ) -> None:
@@ -111,7 +126,7 @@ def heads(
 def plot(
     prompt: PromptArgument = None,
     head: Annotated[str, typer.Option(help="Layer and head, such as 3.6.")] = ...,  # type: ignore[assignment]
-    out: Annotated[Path, typer.Option(help="The picture: a .png, .svg or .pdf file.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="File to write the picture to: .png, .svg or .pdf.")] = ...,  # type: ignore[assignment]
     *,
     source: PromptOptions,
 ) -> None:
@@ -145,9 +160,15 @@ def channels(
     src: SrcOption = None,
     *,
     source: PromptOptions,
-    top: Annotated[int, typer.Option(min=1, help="How many channels to show.")] = 12,
-    basis: Annotated[Basis, typer.Option(help="homogeneous: biases inside, as in the 2024 paper.")] = "linear",
-    draws: Annotated[int, typer.Option(min=0, help="Random rotations to compare S(v) with; 0 for none.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="How many channels are shown.")] = 12,
+    basis: Annotated[
+        Basis,
+        typer.Option(
+            help="Which matrix is split into channels: without biases (linear), or with biases inside, as in the 2024 "
+            "paper (homogeneous)."
+        ),
+    ] = "linear",
+    draws: Annotated[int, typer.Option(min=0, help="How many random rotations S(v) is compared with; 0: none.")] = 20,
     json: JsonOption = False,
 ) -> None:
     """How does one score split over the singular channels of its head?

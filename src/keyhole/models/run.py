@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole._moved import attributes_of
 from keyhole.brief import Head, brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule, visible_mask
@@ -123,7 +124,7 @@ class Run:
     final_resid: Float[Tensor, "pos d_model"] = field(repr=False)  # what the final norm reads
     final_scale: Float[Tensor, "pos"] = field(repr=False)
     logits: Float[Tensor, "pos vocab"] = field(repr=False)  # of the next token, at every token
-    stamp: int = field(repr=False)  # of the weights that made this run
+    _stamp: int = field(repr=False)  # of the weights that made this run
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -137,7 +138,7 @@ class Run:
 
         return run_html(self)
 
-    def layer(self, layer: int) -> AttentionRun:
+    def attention_run(self, layer: int) -> AttentionRun:
         """The attention record of a layer, or an error that says why there is none."""
         if not 0 <= layer < len(self.layers):
             raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(self.layers) - 1}.")
@@ -146,14 +147,14 @@ class Run:
             raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
         return attention
 
-    def require_fresh(self) -> None:
+    def _require_fresh(self) -> None:
         """Refuse to mix this run with weights that did not make it."""
-        if self.stamp != self.model.stamp():
+        if self._stamp != self.model._stamp():
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
 
-    def attention(self, layer: int) -> Float[Tensor, "heads pos pos"]:
-        """All attention weights of a layer (quadratic in prompt length; rows: `run.layer(l).weights`)."""
-        record = self.layer(layer)
+    def pattern(self, layer: int) -> Float[Tensor, "heads pos pos"]:
+        """All attention weights of a layer (quadratic in prompt length; rows: `run.attention_run(l).weights`)."""
+        record = self.attention_run(layer)
         with exact_matmul():
             return record.weights(record.heads, range(len(self)))
 
@@ -342,3 +343,6 @@ class Run:
         from keyhole.tracing.writers import split
 
         return split(self, layer, pos)
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("Run")

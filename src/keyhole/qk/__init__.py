@@ -1,4 +1,4 @@
-"""Query-key forms: singular channels and how scores split over them.
+"""The query-key form of attention heads: singular channels, and how scores split over them.
 
 `run.channels(head, dest, src)` splits one score; the basis of a layer is `keyhole.qk.omega.omega(model, layer)`.
 """

@@ -10,7 +10,7 @@ from keyhole.settings.tracing import ACCPP, TAU, Probability, SeedRule, TraceSet
 
 Wrong = Literal["keep", "skip"]
 FixedTau = Literal["dynamic"] | float
-BOS = "Put a beginning-of-sequence token first (default: the tokenizer's habit)."
+BOS = "Put a beginning-of-sequence token first, or do not. Default: as the tokenizer does."
 MOST = 32  # prompts that a prompt is measured against
 
 
@@ -25,17 +25,21 @@ class Tracing(TraceSettings):
     """
 
     seeds: SeedRule | Probability | None = option(
-        None, "Default: linear where the prompt has wrong answers or with --method svt, else prob."
+        None,
+        "How the answer's score is read: prob (its log-likelihood) or linear (its logit). Default: linear "
+        "where the prompt has wrong answers or with --method svt, else prob.",
     )
     tau: FixedTau = option("dynamic", TAU, panel=ACCPP)
-    wrong: Wrong = option("keep", "Prompts that the model gets wrong: trace them, or skip them.")
+    wrong: Wrong = option(
+        "keep", "What becomes of prompts that the model answers wrongly: they are traced (keep) or left out (skip)."
+    )
     bos: bool | None = option(None, BOS)
-    batch: int = option(32, "Prompts traced together, within a part; memory grows.", least=1)
-    threads: int = option(1, "Of each worker.", least=1)
-    signals: bool = option(False, "Keep the vector of every signal, too.")
+    batch: int = option(32, "How many prompts are traced together; memory grows with it.", least=1)
+    threads: int = option(1, "CPU threads of each worker.", least=1)
+    signals: bool = option(False, "Keep the vector of every signal in the store, too.")
     effects: bool = option(
         False,
-        "Measure effects, shares and faithfulness against prompts like each: a task's, or others of the file.",
+        "Measure effects, shares and faithfulness of every circuit, against other prompts of the task or file.",
         panel=PANEL,
     )
     sufficient: bool = option(False, SUFFICIENT, panel=PANEL)

@@ -18,8 +18,11 @@ Constants = Literal["baseline", "causes"]
 ChannelChoice = Literal["singular", "all"]
 Start = Head | tuple[int, int, int | str, int | str]  # layer and head, perhaps with dest and src
 ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
-TAU = "dynamic (2.5 / visible keys) or a weight between 0 and 1."
-KEYS = "What a src-side removal touches: all keys, or the source alone."
+TAU = (
+    "Attention weight below which a head counts as not firing: between 0 and 1, or dynamic, which is 2.5 "
+    "/ visible keys."
+)
+KEYS = "Which keys a removal on the src side changes: all keys, or the source alone."
 
 
 class Seeding:
@@ -41,11 +44,13 @@ class Probability(Seeding):
 class Through:
     """How circuits go on behind MLPs: settings of `trace(through=...)`."""
 
-    cover: float = option(0.8, "Share of an MLP's write that its causes account for.", panel=ACCPP)
-    eps: float = option(0.01, "Influence below which a node is not explained.", panel=ACCPP)
-    values: bool = option(True, "Explain what heads move, too, or only where they look.", panel=ACCPP)
+    cover: float = option(0.8, "Share of an MLP's write that its causes account for, above 0 and up to 1.", panel=ACCPP)
+    eps: float = option(
+        0.01, "Influence on the answer below which a node is not explained: a share, from 0 to below 1.", panel=ACCPP
+    )
+    values: bool = option(True, "Explain what heads move, too, or only where they attend.", panel=ACCPP)
     constants: Constants = option(
-        "baseline", "What biases write: a baseline of MLPs, or causes as others.", panel=ACCPP
+        "baseline", "How the write of biases counts: as the MLPs' baseline, or as causes like others.", panel=ACCPP
     )
 
     def __post_init__(self) -> None:
@@ -66,17 +71,24 @@ class SvtSettings:
     ((9, 6), (9, 9, -1, 'Mary'))
     """
 
-    threshold: float = option(0.5, "Attention weight from which a head fires.", panel=SVT)
+    threshold: float = option(
+        0.5, "Attention weight from which a head counts as firing, above 0 and up to 1.", panel=SVT
+    )
     share: float = option(
-        0.7, "Follow the heads that make up this share of all contributions to a firing through one token.", panel=SVT
+        0.7,
+        "Follow the heads that make up this share of all contributions to a firing through one token, between 0 and 1.",
+        panel=SVT,
     )
     channels: ChannelChoice = option(
-        "singular", "Contributions through the channels that make up a firing's score, or through all.", panel=SVT
+        "singular",
+        "Which contributions count: those through the channels that make up a firing's score (singular), or "
+        "through all.",
+        panel=SVT,
     )
     start: Sequence[Start] | None = option(
         None,
-        "Begin with this firing, not with the answer; a head alone: from the last token to the one it attends to most, "
-        "the first aside. Repeatable.",
+        "Begin with this firing instead of the answer. A head alone stands for its firing from the last token "
+        "on the token it attends to most, the first token aside. Repeatable. Default: the answer.",
         metavar="L.H[:DEST:SRC]",
         panel=SVT,
     )
@@ -109,18 +121,27 @@ class TraceSettings:
     """
 
     method: Method | SvtSettings = option(
-        "accpp", "accpp: signals found by removal. svt: singular vector tracing, of 2024; heads alone."
+        "accpp",
+        "How firings are explained. accpp: by removing signals. svt: by singular vector tracing of 2024, for "
+        "heads alone.",
     )
     seeds: SeedRule | Seeding | None = option(
-        None, "Default: linear where there is another answer (against) or with the method svt, else prob."
+        None,
+        "How the answer's score is read: prob (its log-likelihood) or linear (its logit). Default: linear "
+        "where there is another answer (against) or with the method svt, else prob.",
     )
     tau: Tau = option("dynamic", TAU, panel=ACCPP)
     keys: Keys = option("all", KEYS, panel=ACCPP)
     sinks: Sinks = option(
-        "keep", "Attention to the first token: keep, mark, or collapse (kept, not explained further).", panel=ACCPP
+        "keep",
+        "What becomes of firings on the first token: they are explained (keep), explained and marked (mark), "
+        "or kept without a further explanation (collapse).",
+        panel=ACCPP,
     )
     through: Literal["heads", "mlps"] | Through = option(
-        "mlps", "Go on through MLPs to the words (parts below eps are pruned), or end at MLPs.", panel=ACCPP
+        "mlps",
+        "Trace on through MLPs to the tokens, leaving out parts below --eps (mlps), or end at MLPs (heads).",
+        panel=ACCPP,
     )
 
     def __post_init__(self) -> None:

@@ -209,7 +209,7 @@ def _answered(request: TraceRequest, how: TraceSettings) -> Settings:
     """What one run is traced for: which tokens its answer is, and which others it is held against."""
     run, target = request.run, Likeliest(1) if request.target is None else request.target
     end = run.position(request.end, "end")
-    run.require_fresh()
+    run._require_fresh()
     against = tuple(token_ids(run, request.against, end))
     seeds = how.seeds or ("linear" if against else "prob")
     ids: Sequence[int] = () if isinstance(seeds, Probe) else choose_targets(run, target, end)

@@ -159,7 +159,7 @@ def answer_pushes(run: "Run", end: int) -> dict[tuple[int, int, int], float]:
     part of it.
     """
     answer = int(run.logits[end].argmax())
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         writes = Writes([run])
         goal = linear_goal(writes, 0, end, [answer], [])
         parts = parts_at(writes, [(0, end)], goal.along[None], layer=goal.layer, attended=False)

@@ -193,10 +193,10 @@ def _trace(
     """All runs, as many side by side as fit into memory."""
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
-    batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
+    batches = model._batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
     found = dict[int, Callable[[], Circuit]]()
     report = _reporting(progress, depth * len(batches))
-    with exact_matmul(), model.steady(), _no_collection():
+    with exact_matmul(), model._steady(), _no_collection():
         for batch in batches:
             found |= Batch({i: asked[i] for i in batch}, how, attempts, report).circuits()
     return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])

@@ -61,9 +61,9 @@ def explain(
     if why == "not" and src is None:
         raise KeyholeError("say which token the head does not attend to: src.")
     layer, index, d, s = check_place(run, head, dest, src)
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
-        if why == "not" and threshold(tau, d, int(run.layer(layer).visible([d]).sum())) == 1:
+        if why == "not" and threshold(tau, d, int(run.attention_run(layer).visible([d]).sum())) == 1:
             raise KeyholeError(
                 f"token {d} sees so few keys that tau is 1, and no removal lifts a weight to 1: give a tau."
             )

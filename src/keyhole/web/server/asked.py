@@ -90,7 +90,7 @@ def explained(body: Body, ran: Ran) -> tuple[Firing, str | None]:
         body.choice("keys", get_args(Keys), "all"),
     )
     layer, index, d, s = check_place(ran.run, head, dest, src)
-    record = ran.run.layer(layer)
+    record = ran.run.attention_run(layer)
     limit = threshold(tau, d, int(record.visible([d]).sum()))
     attention = float(record.weights([index], [d])[0, 0, s])
     note = None
