@@ -144,11 +144,11 @@ class PromptOptions(ModelOptions):
 
     def run(self, prompt: str | None) -> Run:
         """Load the model and run the prompt, the ids of --token-ids, or the messages of a chat."""
-        asked = self.read(prompt)
+        text = self.read(prompt)
         model = self.load()
         with show.progress("Running the prompt"):
-            run = model.run(asked, bos=self.bos)
-        if isinstance(asked, str) and asked.endswith(" ") and not run.tokens[-1].strip():
+            run = model.run(text, bos=self.bos)
+        if isinstance(text, str) and text.endswith(" ") and not run.tokens[-1].strip():
             show.note(
                 "the prompt ends in a space, which is a token of its own here: most models were not trained to go on "
                 "from there. Leave it out unless you mean it."

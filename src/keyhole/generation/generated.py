@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keyhole.progress import Progress
     from keyhole.tracing.answers import Tokens
     from keyhole.tracing.candidates import Keys
-    from keyhole.tracing.firing import Firing, Tau, Why
+    from keyhole.tracing.firing import Firing, Tau
 
 Stopped = Literal["end", "stop", "length", "full", "interrupted"]
 REASONS: dict[Stopped, str] = {
@@ -113,7 +113,7 @@ class Generated:
         dest: int | str = -1,
         tau: "Tau" = "dynamic",
         keys: "Keys" = "all",
-        why: "Why" = "here",
+        why_not: bool = False,
     ) -> "Firing":
         """Which signals made a head attend where it did, when this token of the answer was written?
 
@@ -122,11 +122,11 @@ class Generated:
             head: Layer and head, such as (3, 6).
             src: The attended token of what stands before. Default: the one that is attended to most.
             dest: The attending token. Default: the last one before this token, which predicts it.
-            tau: As `Run.explain` takes it, like `keys` and `why`.
-            keys: What a removal on the src side touches.
-            why: "here" or "not".
+            tau: As `Run.explain` takes it.
+            keys: What a removal on the src side touches: "all" keys, or the "source" alone.
+            why_not: Explain what kept the head from attending to `src`.
         """
-        return self.before(at).explain(head, dest, src, tau=tau, keys=keys, why=why)
+        return self.before(at).explain(head, dest, src, tau=tau, keys=keys, why_not=why_not)
 
     def story(
         self,
