@@ -785,7 +785,7 @@ def test_planted_families_of_a_store_are_told_apart(
 
 def test_a_contrast_beside_a_plain_answer_is_noted(organism: Model) -> None:
     run = organism.run("When Mary and John went to the store, John gave a drink to")
-    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", seeds="linear")
+    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", metric="linear")
     said = "one side explains Mary against John, a difference of logits, and the other Mary alone, a log-probability"
     for pair in ((plain, contrast), (contrast, plain)):
         assert said in str(compare(*pair, members=0))

@@ -28,7 +28,7 @@ from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-PACKAGES = ("circuits", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
+PACKAGES = ("circuits", "generation", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_a_picture_of_a_window_and_of_many_tokens() -> None:
 def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
     assert run.trace("Mary", against="John", method="svt") == trace_svt(run, "Mary", against="John")
     with pytest.raises(KeyholeError, match="settings of the method accpp"):
-        run.trace("Mary", method="svt", sinks="collapse")
+        run.trace("Mary", method="svt", first_token="collapse")
 
 
 def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:

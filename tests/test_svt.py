@@ -292,7 +292,7 @@ def test_the_organism_s_ioi_circuit(organism: Model) -> None:
     assert circuit.model == trace(run, "Mary").model and circuit.errors == trace(run, "Mary").errors
     method = {"method": "svt", "basis": "homogeneous", "rope": None, "channels": "singular"}
     chosen = {"threshold": 0.5, "share": 0.7, "start": None, "end": len(run) - 1}
-    shared = trace(run, "Mary", seeds="linear", against="John").parameters.record()
+    shared = trace(run, "Mary", metric="linear", against="John").parameters.record()
     accpp_only = ("method", "basis", "tau", "keys", "sinks", "through", "cover", "eps", "values", "constants")
     kept = {name: value for name, value in shared.items() if name not in accpp_only}
     assert circuit.parameters.record() == {**kept, **method, **chosen}
@@ -366,7 +366,7 @@ def test_circuits_of_other_families(variant: str) -> None:
     assert {edge.side for edge in circuit.edges} == {"dest", "src", "target"}
     assert any(s.src == 0 for s in sites)  # a leaf, whatever its weight
     assert circuit.parameters.rope == "rotated" and from_json(to_json(circuit)) == circuit
-    seeded = trace_svt(run, Likeliest(1), settings=SvtSettings(threshold=0.3), seeds="prob")
+    seeded = trace_svt(run, Likeliest(1), settings=SvtSettings(threshold=0.3), metric="prob")
     check_circuit(run, seeded, 0.3)
     assert seeded.parameters.top_k == 1 and len(seeded.parameters.target_ids) == 1
 

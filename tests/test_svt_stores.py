@@ -130,7 +130,7 @@ def test_prompts_in_which_no_start_fires_are_empty(organism: Model, tmp_path: Pa
         ({"method": "acc"}, "method is one of accpp, svt, not 'acc'"),
         ({"method": "svt", "tau": 0.3}, "settings of the method accpp"),
         ({"method": "svt", "through": keyhole.Through()}, "settings of the method accpp"),
-        ({"method": SvtSettings(start=[(3, 1)]), "seeds": "linear"}, "leave one of them out"),
+        ({"method": SvtSettings(start=[(3, 1)]), "metric": "linear"}, "leave one of them out"),
         ({"method": SvtSettings(start=[(3, 8)])}, r"start names head 3\.8, and organism has none: .* heads 0 to 7"),
     ],
 )

@@ -110,7 +110,7 @@ def explain(
     from keyhole.tracing.why import explain as explain_firing
 
     with show.progress("Searching"):
-        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
+        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why_not=why_not)
     if json:
         show.as_json(firing.record())
     else:
@@ -265,8 +265,8 @@ def trace(
     if measuring.sufficient:
         circuit = search(run, wanted, others, measuring, baseline)
     else:
-        if by.seeds == "prob" or (by.seeds is None and not others and settings.method == "accpp"):
-            by = replace(by, seeds=Probability(seed_tau))
+        if by.metric == "prob" or (by.metric is None and not others and settings.method == "accpp"):
+            by = replace(by, metric=Probability(seed_tau))
         by = replace(by, through=mlps) if further else by
         with show.progress_bar("Tracing") as progress:
             circuit = run.trace(wanted, against=others or None, settings=by, progress=progress)

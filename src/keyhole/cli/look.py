@@ -9,7 +9,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli import prompt_text
-from keyhole.cli.from_record import from_records
+from keyhole.cli.from_record import from_records, newer
 from keyhole.cli.options import (
     Basis,
     DestOption,
@@ -23,7 +23,7 @@ from keyhole.cli.options import (
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
-from keyhole.settings.tracing import Sinks
+from keyhole.settings.tracing import FirstToken
 
 if TYPE_CHECKING:
     from keyhole.qk.controls import Rotation
@@ -90,13 +90,14 @@ def heads(
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many firings are shown.")] = 20,
-    sinks: Annotated[
-        Sinks,
+    first_token: Annotated[
+        FirstToken,
         typer.Option(
             help="What becomes of firings on the first token: they are listed (keep), listed and marked (mark), or "
             "only counted (collapse)."
         ),
     ] = "collapse",
+    sinks: Annotated[FirstToken | None, typer.Option(hidden=True)] = None,
     json: JsonOption = False,
 ) -> None:
     """Which heads fire where, and over how many channels does each score split?
@@ -109,17 +110,18 @@ def heads(
 
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
+    first_token = newer("sinks", "first_token", sinks, first_token)
     run = source.run(prompt)
     from keyhole.qk.channels import channels as split_score
     from keyhole.qk.firings import find_firings
 
     sites = find_firings(run, tau, dest=read_place(run, dest))
-    shown = [site for site in sites if sinks != "collapse" or site.src > 0]
+    shown = [site for site in sites if first_token != "collapse" or site.src > 0]
     splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
     if json:
         show.as_json(prompt_text.heads_record(run, sites, splits))
     else:
-        prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=sinks == "mark")
+        prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=first_token == "mark")
 
 
 @from_records()

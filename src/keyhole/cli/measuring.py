@@ -92,7 +92,7 @@ class Measuring(Baseline):
             raise KeyholeError("--sufficient searches by what is kept of the answer: leave out --no-faithfulness.")
         if tracing:
             raise KeyholeError(
-                "--sufficient searches and does not trace: leave out --method, --seeds, --tau, --keys, --sinks, "
+                "--sufficient searches and does not trace: leave out --method, --metric, --tau, --keys, --first-token, "
                 "--through and what belongs to them."
             )
 

@@ -33,7 +33,7 @@ from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, t
 from keyhole.tracing.assemble import answer_facts, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing
-from keyhole.tracing.settings import Seeds, Settings
+from keyhole.tracing.settings import AnswerMetric, Settings
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.why import explain_sites
 from keyhole.version import __version__
@@ -192,8 +192,8 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) 
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
     firings = _explained(run, heads)
     metric = asked.metric
-    seeds: Seeds = "linear" if metric.against else "prob"
-    settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, seeds=seeds)
+    answer: AnswerMetric = "linear" if metric.against else "prob"
+    settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, metric=answer)
     signals = [
         (Node.of(signal.writer), head, signal)
         for head in heads

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole._moved import names_of
 from keyhole.brief import Table, as_dataframe, brief
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import token_label
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 DYNAMIC_SCALE = 2.5  # how many times uniform a weight must be to count as a firing
+__getattr__ = names_of("keyhole.qk.firings")
 _SHOWN = 30  # rows that are printed
 
 
@@ -40,8 +42,14 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Firings(Sequence[Site]):
-    """The firings of a run, as a table: a sequence of sites, most above uniform first."""
+class FiringTable(Sequence[Site]):
+    """The firings of a run: a sequence of `Site`s, most above uniform first, that prints as a table.
+
+    >>> import keyhole
+    >>> firings = keyhole.load().run("When Mary and John went to the store, John gave a drink to").firings(0.5)
+    >>> firings[0].attention >= 0.5, len(firings[:3]), len(firings.to_dataframe()) == len(firings)
+    (True, 3, True)
+    """
 
     tokens: tuple[str, ...]  # texts of the prompt's tokens
     sites: tuple[Site, ...]  # a head, dest and src each
@@ -53,10 +61,10 @@ class Firings(Sequence[Site]):
     def __getitem__(self, index: int) -> Site: ...
 
     @overload
-    def __getitem__(self, index: slice) -> "Firings": ...
+    def __getitem__(self, index: slice) -> "FiringTable": ...
 
-    def __getitem__(self, index: int | slice) -> "Site | Firings":
-        return Firings(self.tokens, self.sites[index]) if isinstance(index, slice) else self.sites[index]
+    def __getitem__(self, index: int | slice) -> "Site | FiringTable":
+        return FiringTable(self.tokens, self.sites[index]) if isinstance(index, slice) else self.sites[index]
 
     def to_dataframe(self) -> Table:
         """A row per firing: a pandas DataFrame, or records without pandas."""

@@ -100,7 +100,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         edges=Edges.of(edges),
         firings=Firings.of(traced),
         run=run,
-        probe=settings.seeds.direction if isinstance(settings.seeds, Probe) else None,
+        probe=settings.metric.direction if isinstance(settings.metric, Probe) else None,
         **({} if flow is None else _accounted(flow, named, index)),
     )
 
