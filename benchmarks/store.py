@@ -4,7 +4,7 @@
 
 One part of indirect-object prompts (a fifth as many of a model that is given), through MLPs and of heads alone.
 Everything in one run, CPU time: bytes beside the same circuits as JSON, writing and reading beside tracing. Then 3,000
-circuits of the organism (its prompts again and again): read from a store, all their objects made, one read by its prompt.
+circuits of the organism, its prompts again and again: read from a store, all objects made, one read by its prompt.
 """
 
 import argparse
