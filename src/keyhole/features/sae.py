@@ -239,19 +239,19 @@ def edge_vector(
     """The signal of an edge, by its number; a circuit from a file needs the `model` that made it."""
     if not 0 <= edge < len(circuit.edges):
         raise KeyholeError(f"there is no edge {edge}: this circuit has edges 0 to {len(circuit.edges) - 1}.")
-    into_head = circuit.edges[edge]
-    into, weight = circuit.nodes[into_head.target], circuit.attention[into_head.target]
-    if into_head.side not in ("dest", "src"):
+    signal_edge = circuit.edges[edge]
+    into, weight = circuit.nodes[signal_edge.receiver], circuit.attention[signal_edge.receiver]
+    if signal_edge.side not in ("dest", "src"):
         raise KeyholeError(f"edge {edge} ends at an answer, an MLP or a value: it is no signal, and has no channels.")
     assert into.layer is not None and into.head is not None and weight is not None
     run = fresh_run(circuit, model)
     firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), run)
-    signal = circuit.signal(into_head)
+    signal = circuit.signal(signal_edge)
     return signal_vector(firing, signal, flavour=flavour)
 
 
 def signal_numbers(circuit: Circuit) -> list[int]:
     """Indices of the edges that have a vector, strongest first; a head's own constants have none."""
     signals = [i for i, edge in enumerate(circuit.edges) if edge.side in ("dest", "src")]
-    written = [i for i in signals if circuit.nodes[circuit.edges[i].source].kind != "offset"]
+    written = [i for i in signals if circuit.nodes[circuit.edges[i].sender].kind != "offset"]
     return sorted(written, key=lambda i: -circuit.edges[i].weight)
