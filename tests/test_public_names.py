@@ -9,6 +9,7 @@ import pytest
 import keyhole
 from keyhole import Model
 from keyhole._moved import ATTRIBUTES
+from keyhole.tracing.exactness import check_run
 
 GOLDENS = Path(__file__).parent / "goldens"
 SURFACE: dict[str, list[str]] = json.loads((GOLDENS / "surface.json").read_text())
@@ -37,7 +38,8 @@ def test_paths_of_guides_are_importable(path: str) -> None:
 @pytest.mark.parametrize(("owner", "old"), [(owner, old) for owner, names in ATTRIBUTES.items() for old in names])
 def test_old_attributes_work_and_warn(organism: Model, owner: str, old: str) -> None:
     """Bound methods are equal when object and function are."""
-    value = organism if owner == "Model" else organism.run("Mary met John")
+    run = organism.run("Mary met John")
+    value = {"Model": organism, "Run": run, "Check": check_run(run)}[owner]
     with pytest.warns(FutureWarning, match=f"{owner}.{old} is "):
         assert getattr(value, old) == getattr(value, ATTRIBUTES[owner][old])
     assert old not in dir(value)

@@ -82,6 +82,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
 }  # names that have a home of their own, and those that have left a package which is still there
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Check": {"own": "plain_pass"},
     "Model": {
         "weights": "folded",
         "batches": "_batches",

@@ -172,7 +172,7 @@ def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
     heads = []
     for index, layer in enumerate(writes.attention_layers):
         record, g = run.attention_run(layer), gradients["attention", layer]
-        read = torch.einsum("hrd,td->htr", writes.weights(layer).W_O, g) @ writes.values[0, index].mT
+        read = torch.einsum("hrd,td->htr", writes.folded(layer).W_O, g) @ writes.values[0, index].mT
         heads.append(record.weights(record.heads, range(len(run))) * read / record.out_scale[:, None])
     return torch.stack(heads).double(), torch.stack(local).double()
 

@@ -191,7 +191,7 @@ def dest_candidates(places: Places) -> Candidates:
     """What was written at dest: coordinates a^(c) = R_d (W_Q^T o_c s_d / n_d) G_d, rows a_k^(c) B_tk."""
     writes, layer, reads, pair = places.writes, places.layer, places.reads, places.pair
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+    record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
     n_layers, G_d = writes.below(layer)[0], om.G_d[head]
     B = record.k[run, record.kv(head)].to(writes.dtype) @ om.G_s[head].mT  # [firing, key, channel]
     scale = record.q_scale[run, head, dest] / record.norm_scale[run, dest]
@@ -226,7 +226,7 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
     """What was written at the keys: rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k, at all keys or at the source alone."""
     writes, layer, reads, key = places.writes, places.layer, places.reads, places.reads.key[places.pair]
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+    record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
     kv, n_layers, n_moved, G_s = record.kv(head), writes.below(layer)[0], writes.moved_below(layer), om.G_s[head]
     touched = torch.ones_like(places.w) if keys == "all" else _only(places.sites.src, places.w)
     pull = (places.w * touched).to(writes.dtype)

@@ -60,7 +60,7 @@ def parts_at(
 def norms_at(writes: "Writes", spot: Spot, *, layer: int, attended: bool) -> Parts:
     """How much each writer of a layer's residual stream wrote at a token."""
     (n_layers, n_local), (run, token) = _below(writes, layer, attended), spot
-    weights = [writes.weights(own).W_O for own in writes.attention_layers[:n_layers]]
+    weights = [writes.folded(own).W_O for own in writes.attention_layers[:n_layers]]
     moved = [(v @ W_O).norm(dim=-1) for v, W_O in zip(writes.values[run], weights, strict=False)]
     stacked = torch.stack(moved) if moved else writes.values[run, :0, ..., 0]
     return _gathered(writes, [spot], stacked[None], writes.local[run, :n_local, token].norm(dim=1)[None])
@@ -103,7 +103,7 @@ def _moved(
     if writes.n <= writes.values.shape[-1]:
         parts = [writes.moved[row, :n_layers] @ g[own].T for row, own in adjoining(run)]
     else:
-        W_O = [writes.weights(layer).W_O for layer in writes.attention_layers[:n_layers]]
+        W_O = [writes.folded(layer).W_O for layer in writes.attention_layers[:n_layers]]
         for row, own in adjoining(run):
             found = [v @ (W @ g[own].T) for v, W in zip(writes.values[row], W_O, strict=False)]
             parts.append(torch.stack(found) if found else g.new_zeros(0, 0, 0, len(g[own])))

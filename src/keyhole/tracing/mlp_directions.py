@@ -84,7 +84,7 @@ class Readings:
     ) -> Float[Tensor, "signal d_model"]:
         """The direction of each signal of one side, at its token: of which firing, through which channels."""
         writes, layer = self.writes, self.layer
-        record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+        record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
         at = torch.tensor(firings, dtype=torch.long, device=writes.device)
         run, head = self.sites.run[at], self.sites.head[at]
         picked = _picked(channels, self._gains[side].shape[1]).to(writes.device)
@@ -119,7 +119,7 @@ def values_along(
     writes: Writes, layer: int, sites: Sites, weights: Float[Tensor, "firing"], d: Float[Tensor, "firing d_model"]
 ) -> Float[Tensor, "firing d_model"]:
     """The direction at src along which a firing's value is read, if its write is read along d: W_V W_O d A / (m n)."""
-    record, w = writes.record(layer), writes.weights(layer)
+    record, w = writes.record(layer), writes.folded(layer)
     d, out = d.to(w.W_O.dtype), torch.empty_like(d, dtype=w.W_O.dtype)
     for h, own in by_number(sites.head):
         out[own] = d[own] @ w.W_O[h].T @ w.W_V[w.kv(h)].T

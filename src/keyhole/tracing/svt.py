@@ -123,7 +123,7 @@ def head_outputs(writes: Writes, n_layers: int, token: int) -> Float[Tensor, "la
     """What did every head of the first attention layers write at a token? Sum over b of A_tb (v_b - b_V) W_O / m_t."""
     only, at = torch.zeros(1, dtype=torch.long), torch.tensor([token])
     z = torch.einsum("lhb,lhbr->lhr", writes.patterns.rows(n_layers, only, at)[0], writes.values[0, :n_layers])
-    written = [z[i, :, None] @ writes.weights(writes.attention_layers[i]).W_O for i in range(n_layers)]
+    written = [z[i, :, None] @ writes.folded(writes.attention_layers[i]).W_O for i in range(n_layers)]
     return torch.stack(written)[:, :, 0] / writes.out_scale[0, :n_layers, token, None, None]
 
 

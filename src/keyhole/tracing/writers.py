@@ -222,6 +222,13 @@ class Patterns:
             return self._all[run, :n_layers, :, dest]
         return torch.stack([_rows(record, run, dest) for record in self.records[:n_layers]], dim=1)
 
+    def from_dests(self, layer: int, dests: list[int]) -> Float[Tensor, "runs heads dest pos"]:
+        """A_{dest, b} of all heads of one layer."""
+        if self.small:
+            return self._all[:, layer, :, dests]
+        record = self.records[layer]
+        return record.weights(record.heads, dests)
+
     def weights(
         self,
         layers: Int[Tensor, "pick"],
