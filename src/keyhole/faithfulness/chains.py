@@ -126,7 +126,7 @@ def _gone(told: _Told, node: int, removal: int, result: Rerun, copy: int, *, fre
     answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
     edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
     seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
-    change = left - claim.place.own[0]
+    change = left - claim.place.computed[0]
     return _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
 
 

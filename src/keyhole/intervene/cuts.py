@@ -141,7 +141,7 @@ class Claim:
     @cached_property
     def value(self) -> float:
         """What is written along the direction."""
-        return float(self.place.own[0] @ self.direction.to(self.place.x))
+        return float(self.place.computed[0] @ self.direction.to(self.place.x))
 
     @cached_property
     def constant(self) -> Float[Tensor, "d_model"]:

@@ -54,9 +54,9 @@ class Writes:
 
     def record(self, layer: int) -> AttentionRun:
         """One layer's attention in all runs."""
-        found = self.layer(layer).attention
-        assert found is not None, f"layer {layer} has no attention"
-        return found
+        record = self.layer(layer).attention
+        assert record is not None, f"layer {layer} has no attention"
+        return record
 
     def folded(self, layer: int) -> LayerWeights:
         """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed."""
@@ -108,8 +108,8 @@ class Writes:
     @cached_property
     def values(self) -> Float[Tensor, "runs layers heads pos d_head"]:
         """v_b - b_V of every query head; nothing where there is no token."""
-        found = torch.stack([self._values(layer) for layer in self.attention_layers], dim=1)
-        return found * self.inside[:, None, None, :, None] if len(self.runs) > 1 else found
+        values = torch.stack([self._values(layer) for layer in self.attention_layers], dim=1)
+        return values * self.inside[:, None, None, :, None] if len(self.runs) > 1 else values
 
     def _values(self, layer: int) -> Float[Tensor, "runs heads pos d_head"]:
         return values_of(self.record(layer), self.folded(layer))
@@ -169,9 +169,9 @@ class Writes:
         record = self.layer(layer)
         if kind == "bias":
             return biases_of(self.record(layer), self.folded(layer), list(range(self.n)))
-        found = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
-        assert found is not None
-        return found.to(self.dtype)
+        vectors = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
+        assert vectors is not None
+        return vectors.to(self.dtype)
 
     def biases(self, layer: int, dests: list[int]) -> Float[Tensor, "runs dest d_model"]:
         """What a layer's attention adds at some tokens whatever it attends to."""
@@ -222,20 +222,20 @@ class Writes:
             return self.moved[run, layer, head, src] * factor[:, None]
         values = self.values[run, layer, head, src] * factor[:, None]
         out = values.new_empty(len(values), self.model.dims.d_model)
-        for index, own in by_number(layer):
+        for index, at_layer in by_number(layer):
             W_O = self.folded(self.attention_layers[index]).W_O
-            for h, at in by_number(head[own]):
-                out[own[at]] = values[own[at]] @ W_O[h]
+            for h, at in by_number(head[at_layer]):
+                out[at_layer[at]] = values[at_layer[at]] @ W_O[h]
         return out
 
     @cached_property
     def _below(self) -> list[tuple[int, int]]:
-        found = []
+        counts = []
         for layer in range(len(self.runs[0].layers) + 1):
             heads = sum(1 for other in self.attention_layers if other < layer)
             local = sum(1 for kind, other in self.local_slots if kind == "embedding" or other < layer)
-            found.append((heads, local))
-        return found
+            counts.append((heads, local))
+        return counts
 
     def below(self, layer: int) -> tuple[int, int]:
         """How many attention layers and how many local writers lie below a layer."""
@@ -311,8 +311,8 @@ def _projected(
     (n_layers, n_local), width, start = writes.below(layer), sides.shape[2], 0
     moved = writes.local.new_empty(len(pairs), writes.moved_below(layer), width)
     local = writes.local.new_empty(len(pairs), n_local * writes.n, width)
-    for run, own in groupby(pairs, itemgetter(0)):
-        W = sides[[head for _, head in own]]
+    for run, group in groupby(pairs, itemgetter(0)):
+        W = sides[[head for _, head in group]]
         rows = slice(start, start + len(W))
         torch.matmul(writes.local[run, :n_local].flatten(0, 1), W, out=local[rows])
         _project_moved(writes, n_layers, run, W, out=moved[rows])
