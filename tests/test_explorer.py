@@ -217,7 +217,7 @@ def test_global_removal_promises_nothing(page: Page, address: str) -> None:
 
 def test_why_a_head_does_not_attend(page: Page, address: str, run: Run) -> None:
     opened(page, address, src="8")
-    firing = run.explain(head=(1, 6), dest=14, src=8, why="not")
+    firing = run.explain(head=(1, 6), dest=14, src=8, why_not=True)
     expect(page.locator(".why .sentence")).to_contain_text("hardly attends here")
     told = page.locator(".half.dest p b").inner_text()
     assert read(told) == pytest.approx(firing.side("dest").after, abs=6e-4)

@@ -399,7 +399,7 @@ def test_a_stop_is_heard_inside_a_layer(
 
     monkeypatch.setattr(why, "search", slowly)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)  # every firing by itself
-    number, reported = begin(client, kind="trace", prompt=PROMPT, sinks="mark"), list[int]()
+    number, reported = begin(client, kind="trace", prompt=PROMPT, first_token="mark"), list[int]()
     for name, told in events(client, number):
         reported += [told["done"]] if name == "progress" and told["total"] else []
         if len(reported) > len(set(reported)):  # inside a layer
@@ -407,7 +407,7 @@ def test_a_stop_is_heard_inside_a_layer(
             break
     until(lambda: not served.jobs.busy, 5)
     assert client.get(f"/api/jobs/{number}").json()["state"] == "cancelled"
-    assert 0 < len(searched) < 2 * len(organism.run(PROMPT).trace(sinks="mark").firings)  # two sides of each
+    assert 0 < len(searched) < 2 * len(organism.run(PROMPT).trace(first_token="mark").firings)  # two sides of each
 
 
 def test_loading_can_be_cancelled(client: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -660,7 +660,7 @@ def test_a_firing(client: httpx.Client, run: keyhole.Run) -> None:
 
 def test_why_not(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "firing", **{**FIRING, "src": 5})
-    own = run.explain((3, 6), 14, 5, why="not")
+    own = run.explain((3, 6), 14, 5, why_not=True)
     assert not told["fires"] and told["why"] == "not" and told["sides"][0]["after"] == own.sides[0].after
     assert all(one["predicted"] == own.attention + one["alone"] for side in told["sides"] for one in side["signals"])
     few = ask(client, "firing", **{**FIRING, "dest": 1, "src": 0})
@@ -774,7 +774,7 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
 
 def test_trace_from_here(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "trace", prompt=PROMPT, **{"from": {"layer": 3, "head": 6, "dest": 14, "src": 11}})["circuit"]
-    assert told == json.loads(run.trace(seeds=firing_probe(run, (3, 6), 14, 11), end=14).to_json())
+    assert told == json.loads(run.trace(metric=firing_probe(run, (3, 6), 14, 11), end=14).to_json())
     ends = [edge for edge in told["edges"] if edge["side"] == "target"]
     assert len(ends) == 1
     last = ends[0]

@@ -56,10 +56,10 @@ class _Work:
     def edges(self) -> list[int]:
         """From an explained MLP into what reads it: signals, MLPs and the answer; values, which are linear, apart."""
         edges = enumerate(self.circuit.edges)
-        return [i for i, e in edges if e.source in self.claims and e.side != "value" and self._explained(e)]
+        return [i for i, e in edges if e.sender in self.claims and e.side != "value" and self._explained(e)]
 
     def _explained(self, edge: Edge) -> bool:
-        return edge.side != "mlp" or edge.target in self.claims
+        return edge.side != "mlp" or edge.receiver in self.claims
 
     @cached_property
     def changes(self) -> dict[int, list[Float[Tensor, "d_model"]]]:
@@ -109,7 +109,7 @@ def _without_causes(work: _Work, mlp: TracedMlp, *, free: bool) -> Removal:
         itself = _causes_row(work, mlp, gone)
         if not free:
             return [itself]
-        edges = [edge for edge in work.edges if work.circuit.edges[edge].source == mlp.node]
+        edges = [edge for edge in work.edges if work.circuit.edges[edge].sender == mlp.node]
         return [replace(itself, agrees=None), *(_row(work, edge, [g.readers[edge] for g in gone]) for edge in edges)]
 
     return Removal(
@@ -124,7 +124,7 @@ def _gone(work: _Work, node: int, removal: int, result: Rerun, copy: int, *, fre
     claim = work.claims[node]
     left = claim.left(result, copy, removal)
     answer = work.metric.of(result.logits(work.run, copy, work.metric.end))
-    edges = [edge for edge in work.edges if free and work.circuit.edges[edge].source == node]
+    edges = [edge for edge in work.edges if free and work.circuit.edges[edge].sender == node]
     readers = {edge: _Effect(_free(work, edge, result, copy, answer), answer) for edge in edges}
     change = left - claim.place.computed[0]
     return _Gone(claim.share(left), change.to(work.run.final_scale.dtype), answer, readers)
@@ -135,10 +135,10 @@ def _free(work: _Work, index: int, result: Rerun, copy: int, answer: float) -> f
     edge = work.circuit.edges[index]
     if edge.side == "target":
         return answer
-    node = work.circuit.nodes[edge.target]
+    node = work.circuit.nodes[edge.receiver]
     assert node.layer is not None
     if edge.side == "mlp":
-        claim = work.claims[edge.target]
+        claim = work.claims[edge.receiver]
         wrote = result.mlp_write(work.run, copy, node.layer)[node.dest]
         return float(wrote.to(claim.direction) @ claim.direction) / claim.value
     assert node.head is not None
@@ -151,7 +151,7 @@ def _chain(work: _Work, index: int) -> Removal:
     expected: list[float] = []  # of each copy, once they are made
 
     def copies() -> list[Edits]:
-        puts = [_put(work, index, change) for change in work.changes_of(edge.source)]
+        puts = [_put(work, index, change) for change in work.changes_of(edge.sender)]
         expected[:] = [value for _, value in puts]
         return [edits for edits, _ in puts]
 
@@ -159,7 +159,7 @@ def _chain(work: _Work, index: int) -> Removal:
         answer = work.metric.of(result.logits(work.run, copy, work.metric.end))
         after = answer
         if edge.side == "mlp":
-            reader = work.claims[edge.target]
+            reader = work.claims[edge.receiver]
             after = reader.share(reader.written(result, copy))
         elif edge.side != "target":
             after = _free(work, index, result, copy, answer)
@@ -172,9 +172,9 @@ def _chain(work: _Work, index: int) -> Removal:
 def _put(work: _Work, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
     """What puts a change into one reader alone, and what is predicted of it."""
     circuit, run, edge = work.circuit, work.run, work.circuit.edges[index]
-    node = circuit.nodes[edge.target]
+    node = circuit.nodes[edge.receiver]
     if edge.side == "mlp":
-        claim = work.claims[edge.target]
+        claim = work.claims[edge.receiver]
         left = claim.place.write(claim.place.x + change.to(claim.place.x))[0] @ claim.direction.to(claim.place.x)
         return Edits(mlps=(claim.edit(-change),)), float(left) / claim.value
     if edge.side == "dest" or edge.side == "src":
@@ -208,13 +208,13 @@ def _causes_row(work: _Work, mlp: TracedMlp, gone: Sequence[_Gone]) -> Row:
 def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool = False) -> Row:
     edge = work.circuit.edges[index]
     before = {"mlp": 1.0, "target": work.metric.of(work.run.logits[work.metric.end])}.get(edge.side)
-    weight = work.circuit.attention[edge.target] if before is None else before
+    weight = work.circuit.attention[edge.receiver] if before is None else before
     assert weight is not None
     agrees = None
     if promised and edge.side != "target":
         agrees = left_agrees(effects[0].after, effects[0].predicted, work.run.logits.dtype)
     return Row(
-        node=edge.target,
+        node=edge.receiver,
         side=edge.side,
         edge=index,
         before=weight,

@@ -31,13 +31,14 @@ from keyhole.progress import Progress, silent
 from keyhole.qk.channels import check_head
 from keyhole.qk.controls import slice_sets
 from keyhole.qk.omega import omega
+from keyhole.settings.fields import old_keyword
 from keyhole.settings.tracing import ChannelChoice, Start, SvtSettings
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.seeds import Seed
-from keyhole.tracing.settings import Seeds, Settings, find_seeds
+from keyhole.tracing.settings import AnswerMetric, Settings, find_seeds
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -59,13 +60,14 @@ class Contributions:
     at_src: Float[Tensor, "layers heads"]
 
 
+@old_keyword("seeds", "metric")
 def trace_svt(
     run: "Run",
     target: Target = None,
     *,
     against: Tokens | None = None,
     settings: SvtSettings | None = None,
-    seeds: Seeds | None = None,
+    metric: AnswerMetric | None = None,
     end: int | str = -1,
     progress: Progress = silent,
 ) -> Circuit:
@@ -73,20 +75,20 @@ def trace_svt(
 
     A firing has weight >= `settings.threshold`, score >= 0, and a source that is not the first token. With
     `settings.start` the circuit begins with chosen firings, as in the paper: their edges into the target carry their
-    attention weight, and a target is only recorded. Without it the seeds are those of `trace`, linear unless said
-    otherwise.
+    attention weight, and a target is only recorded. Without it the answer is read as `trace` reads it, by its logit
+    unless `metric` says otherwise.
 
     An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
     token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
     """
     run._require_fresh()
     rule, at = settings or SvtSettings(), run.position(end, "end")
-    rule.require_no_seeds(seeds)
+    rule.require_no_metric(metric)
     answer = Likeliest(1) if target is None and rule.start is None else target
     with exact_matmul():
         ids = [] if answer is None else choose_targets(run, answer, at)
         likeliest = answer if isinstance(answer, Likeliest) else None
-        chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, seeds or "linear")
+        chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, metric or "linear")
         places = places_of(run, rule, at)
         growing = _given(run, chosen, places, rule) if places else _seeded(run, chosen)
         _grow_all(growing, rule, progress)

@@ -110,7 +110,7 @@ def trace(
     """Trace the circuit behind one answer, predicted at `end`. See `Run.trace` for the options."""
     how, report = chosen(settings, TraceSettings, options), progress or silent
     if how.svt is not None:
-        return trace_svt(run, target, against=against, settings=how.svt, seeds=how.seeds, end=end, progress=report)
+        return trace_svt(run, target, against=against, settings=how.svt, metric=how.metric, end=end, progress=report)
     (circuit,) = _trace([TraceRequest(run, target, against, end)], how, Attempts([run], "raise"), report)
     assert isinstance(circuit, Circuit)
     return circuit
@@ -164,10 +164,10 @@ def trace_many(
             exception from there stops the work.
         **options: Choices by name, as `Run.trace` takes them; beside a record they change it:
             - `method`: "accpp" alone: svt traces one run at a time.
-            - `seeds`: How an answer is split over what wrote it.
+            - `metric`: How an answer's score is read.
             - `tau`: The weight below which an attention weight counts as gone.
             - `keys`: What a removal on the src side touches.
-            - `sinks`: What to do with attention to the first token.
+            - `first_token`: What becomes of firings on the first token.
             - `through`: Whether circuits go on through MLPs.
 
     Returns:

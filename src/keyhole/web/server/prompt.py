@@ -216,7 +216,7 @@ def document(found: Firing, note: str | None = None) -> dict[str, Any]:
 
 def _side(side: dict[str, Any], found: Firing) -> dict[str, Any]:
     """With words for writers, and the weight that is predicted when one signal alone goes."""
-    away = -1.0 if found.why == "here" else 1.0
+    away = 1.0 if found.why_not else -1.0
     signals = [
         {
             **signal,
