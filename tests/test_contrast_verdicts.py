@@ -11,9 +11,10 @@ from torch import Tensor
 
 from keyhole.brief import head_name
 from keyhole.errors import KeyholeError
+from keyhole.features.contrast.alternatives import find_spans
 from keyhole.features.contrast.attribution import Attribution
 from keyhole.features.contrast.collect import collect
-from keyhole.features.contrast.finding import find_features, find_spans
+from keyhole.features.contrast.finding import find_features
 from keyhole.features.contrast.lists import FIVE, RankRow, lists_contrast
 from keyhole.features.contrast.moves import Effect
 from keyhole.features.contrast.subspace import random_bases

@@ -189,9 +189,11 @@ def basis_study(
             if not answered(run, example, ids).correct:
                 wrong += 1
                 continue
-            asked = question(run, Metric(len(run) - 1, ids.answers, ids.against), baseline(run, like="resting"))
+            prompt_question = question(
+                run, Metric(len(run) - 1, ids.answers, ids.against), baseline(run, like="resting")
+            )
             part = part_of(progress, len(counts) / prompts, (len(counts) + 1) / prompts)
-            row = prompt_counts(asked, edges=edges, draws=draws, seed=seed, progress=part)
+            row = prompt_counts(prompt_question, edges=edges, draws=draws, seed=seed, progress=part)
             if row is None:
                 small += 1
                 continue
@@ -219,26 +221,26 @@ def basis_study(
 
 
 def prompt_counts(
-    asked: MaskedQuestion, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
+    question: MaskedQuestion, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
 ) -> PromptCounts | None:
     """One prompt's counts in every basis; None where its edges carry less than a logit."""
-    require_plain(asked.masked.blocks)
-    d_head = asked.run.model.dims.d_head
-    chosen, sizes = top_edges(asked, edges), sizes_of(d_head)
+    require_plain(question.masked.blocks)
+    d_head = question.run.model.dims.d_head
+    chosen, sizes = top_edges(question, edges), sizes_of(d_head)
     whole = torch.eye(d_head, dtype=torch.float64)
-    answer, nothing = asked.answers([everything(), Mask(chosen, 1.0, 1.0, 0, (), (whole,) * len(chosen))])
+    answer, nothing = question.answers([everything(), Mask(chosen, 1.0, 1.0, 0, (), (whole,) * len(chosen))])
     if answer - nothing < LEAST_GAP:
         return None
-    parts = EdgeParts.of(asked, chosen)
+    parts = EdgeParts.of(question, chosen)
     passes = [(name, draw) for name in ("singular", *OTHERS) for draw in range(draws if name in RANDOM else 1)]
     curves: dict[BasisName, tuple[tuple[float, ...], ...]] = {}
     for done, (name, draw) in enumerate(passes):
         progress(done, len(passes))
-        f = (asked.answers(channel_masks(parts, name, sizes, seed + draw)) - nothing) / (answer - nothing)
+        f = (question.answers(channel_masks(parts, name, sizes, seed + draw)) - nothing) / (answer - nothing)
         curves[name] = (*curves.get(name, ()), tuple(f.tolist()))
     progress(len(passes), len(passes))
     needed = {name: tuple(stays(sizes, f) for f in drawn) for name, drawn in curves.items()}
-    return PromptCounts("".join(asked.run.tokens), float(answer), float(nothing), needed, curves)
+    return PromptCounts("".join(question.run.tokens), float(answer), float(nothing), needed, curves)
 
 
 def sizes_of(d_head: int) -> tuple[int, ...]:

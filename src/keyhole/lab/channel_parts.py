@@ -42,10 +42,10 @@ class Space:
     back: Matrix
 
 
-def top_edges(asked: MaskedQuestion, n: int) -> EdgeList:
+def top_edges(question: MaskedQuestion, n: int) -> EdgeList:
     """The n token-level edges into queries and keys with the largest |share|."""
-    values = np.abs(asked.shares.values)
-    values[:, [reader.side not in ("dest", "src") for reader in asked.masked.wiring.readers]] = 0.0
+    values = np.abs(question.shares.values)
+    values[:, [reader.side not in ("dest", "src") for reader in question.masked.wiring.readers]] = 0.0
     first = np.argsort(-values, axis=None, kind="stable")[:n]
     return np.stack(np.unravel_index(first, values.shape), 1)
 
@@ -54,7 +54,7 @@ def top_edges(asked: MaskedQuestion, n: int) -> EdgeList:
 class EdgeParts:
     """What each edge adds to the query or key it ends at, in head space, and the scores that this makes."""
 
-    asked: MaskedQuestion
+    question: MaskedQuestion
     edges: EdgeList
     added: Float[Tensor, "edge d_head"]  # (w - base) W / n
     # Of every edge, how a change y of its query or key changes scores (y @ effect), and with which weights these count.
@@ -63,18 +63,18 @@ class EdgeParts:
     query: tuple[bool, ...]  # ends at a query: its scores are of one softmax, and those of a key of one each
 
     @classmethod
-    def of(cls, asked: MaskedQuestion, edges: EdgeList) -> "EdgeParts":
+    def of(cls, question: MaskedQuestion, edges: EdgeList) -> "EdgeParts":
         """Read off the model's own run."""
-        made, run = asked.masked, asked.run
+        masked, run = question.masked, question.run
         with exact_matmul(), torch.no_grad():
-            written = made.written()[:, 0]
+            written = masked.written()[:, 0]
         added, effects, weights, queries = [], [], [], []
         for writer, reader, token in edges.tolist():
-            place = made.wiring.readers[reader]
+            place = masked.wiring.readers[reader]
             assert place.layer is not None and place.head is not None
-            block, query = made.blocks[place.layer], place.side == "dest"
+            block, query = masked.blocks[place.layer], place.side == "dest"
             side = block.query if query else block.key
-            change = (written[writer, token] - asked.baseline.writes[writer, token]).double()
+            change = (written[writer, token] - question.baseline.writes[writer, token]).double()
             stream = run.layers[place.layer].resid[token][None].to(side.W)
             scale = 1.0 if side.norm is None else float(side.norm.scale(stream)[0])
             added.append(change @ side.W[place.head].double() / scale)
@@ -82,7 +82,7 @@ class EdgeParts:
             effects.append(effect)
             weights.append(weight)
             queries.append(query)
-        return cls(asked, edges, torch.stack(added), tuple(effects), tuple(weights), tuple(queries))
+        return cls(question, edges, torch.stack(added), tuple(effects), tuple(weights), tuple(queries))
 
     def sizes(self, edge: int, space: Space) -> Float[Tensor, "channel"]:
         """How much each channel of an edge changes attention: the mean |change of a score|, by attention.
@@ -115,10 +115,10 @@ def _scores(
 
 def channel_masks(parts: EdgeParts, name: BasisName, sizes: Sequence[int], seed: int) -> list[Mask]:
     """Masks that keep the first channels of every edge in one basis, so many each."""
-    spaces = head_spaces(parts.asked.run.model, name, seed)
+    spaces = head_spaces(parts.question.run.model, name, seed)
     withheld: list[list[Matrix]] = [[] for _ in sizes]
     for i, (_, reader, _) in enumerate(parts.edges.tolist()):
-        place = parts.asked.masked.wiring.readers[reader]
+        place = parts.question.masked.wiring.readers[reader]
         assert place.layer is not None and place.head is not None
         space = spaces(place.layer, place.head, place.side == "dest")
         order = parts.sizes(i, space).argsort(descending=True)
@@ -130,12 +130,12 @@ def channel_masks(parts: EdgeParts, name: BasisName, sizes: Sequence[int], seed:
 
 def head_spaces(model: "Model", name: BasisName, seed: int) -> Callable[[int, int, bool], Space]:
     """The basis of each head's query or key; random ones are drawn anew for every head."""
-    made: dict[tuple[int, int], Matrix] = {}
+    bases: dict[tuple[int, int], Matrix] = {}
 
     def space(layer: int, head: int, query: bool) -> Space:
-        if (layer, head) not in made:
-            made[layer, head] = head_basis(model, layer, head, name, seed)
-        G = made[layer, head]
+        if (layer, head) not in bases:
+            bases[layer, head] = head_basis(model, layer, head, name, seed)
+        G = bases[layer, head]
         inverse = torch.linalg.inv(G)
         return Space(G, inverse) if query else Space(inverse.T, G.T)
 
@@ -229,7 +229,7 @@ def layer_coordinates(
     beyond[:, 0] = False
     weights, scores = record.weights(heads, range(n)), record.scores(heads, range(n))
     split = _in_channels(run, layer, rule.relative), _in_channels(run, layer, rule.slices)
-    found = {}
+    by_head = {}
     for i, (head, generator) in enumerate(generators.items()):
         fires = (weights[i] >= rule.threshold) & (scores[i] >= 0) & beyond
         others = (beyond & (weights[i] < rule.threshold)).nonzero()
@@ -239,16 +239,16 @@ def layer_coordinates(
             _coordinates(split, head, at, visible, weights=weights[i], prompt=prompt)
             for at in (fires.nonzero(), others[drawn.to(others.device)])
         )
-        found[head] = firing, quiet
-    return found, max(split[0].error, split[1].error)
+        by_head[head] = firing, quiet
+    return by_head, max(split[0].error, split[1].error)
 
 
 def _in_channels(run: "Run", layer: int, basis: Basis) -> _Layer:
-    record, found = run.attention_run(layer), in_channels(run, layer, basis=basis)
-    own = record.scores(range(len(found.a)), range(len(run)))
-    miss = (found.scores() - own).abs().amax((1, 2)) / own.abs().amax((1, 2)).clamp_min(1e-30)
+    record, coordinates = run.attention_run(layer), in_channels(run, layer, basis=basis)
+    scores = record.scores(range(len(coordinates.a)), range(len(run)))
+    miss = (coordinates.scores() - scores).abs().amax((1, 2)) / scores.abs().amax((1, 2)).clamp_min(1e-30)
     require_exact(float(miss.max()), record.q.dtype, f"the scores of layer {layer}")
-    return _Layer(found.a, found.B, found.rest(), found.rank, float(miss.max()))
+    return _Layer(coordinates.a, coordinates.B, coordinates.rest(), coordinates.rank, float(miss.max()))
 
 
 def _coordinates(
@@ -256,17 +256,17 @@ def _coordinates(
 ) -> Coordinates:
     (relative, slices), (dest, src) = split, at.unbind(-1)
     n, m = int(relative.rank[head]), int(slices.rank[head])
-    B, seen = relative.B[head, :, :n], visible[dest].to(relative.B.dtype)
-    a, own = relative.a[head, dest, :n], B[src]
+    B, shown = relative.B[head, :, :n], visible[dest].to(relative.B.dtype)
+    a, key = relative.a[head, dest, :n], B[src]
     rest = relative.rest[head, dest]
-    others = seen.sum(-1) - 1  # no others: 0/0 is NaN, as it should be
-    sums = (rest * seen).sum(-1)
+    others = shown.sum(-1) - 1  # no others: 0/0 is NaN, as it should be
+    sums = (rest * shown).sum(-1)
     rest_own = rest.gather(-1, src[:, None])[:, 0]
     return Coordinates(
         pairs=torch.stack([torch.full_like(dest, prompt), dest, src], dim=-1).cpu(),
         attention=weights[dest, src].cpu(),
         a=a.cpu(),
-        b=(own - (seen @ B - own) / others[:, None]).cpu(),
+        b=(key - (shown @ B - key) / others[:, None]).cpu(),
         rest=(rest_own - (sums - rest_own) / others).cpu(),
         slice_a=slices.a[head, dest, :m].cpu(),
         slice_B=slices.B[head, src, :m].cpu(),

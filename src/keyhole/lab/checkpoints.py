@@ -64,13 +64,15 @@ def list_revisions(source: str, text: str | None = None) -> tuple[str, ...]:
     folder = Path(source).expanduser()
     if text not in (None, ALL):
         revisions = tuple(part.strip() for part in str(text).split(","))
-        if missing := [one for one in revisions if folder.is_dir() and not (folder / one / "config.json").is_file()]:
+        if missing := [
+            entry for entry in revisions if folder.is_dir() and not (folder / entry / "config.json").is_file()
+        ]:
             raise KeyholeError(
                 f"the folder {source} has no checkpoint {missing[0]!r}: put it into a folder of that name."
             )
         return revisions
     if folder.is_dir():
-        names = [one.name.removeprefix("step") for one in folder.glob("step*") if (one / "config.json").is_file()]
+        names = [entry.name.removeprefix("step") for entry in folder.glob("step*") if (entry / "config.json").is_file()]
         return tuple(f"step{step}" for step in sorted(int(name) for name in names if name.isdecimal()))
     if re.fullmatch(r"EleutherAI/pythia-[^/]+", source):
         return tuple(f"step{step}" for step in PYTHIA_160M.steps)  # all sizes were kept at the same steps
@@ -85,10 +87,10 @@ def steps_of(revisions: Sequence[str]) -> tuple[tuple[int, ...], str]:
     """
     if len(revisions) < 2 or not all(revisions):
         raise KeyholeError("give at least two --revisions, separated by commas: what emerges is a difference.")
-    told = [re.findall(r"step[-_]?(\d+)", revision) for revision in revisions]
-    if any(len(numbers) != 1 for numbers in told):
+    numbers_in_each = [re.findall(r"step[-_]?(\d+)", revision) for revision in revisions]
+    if any(len(numbers) != 1 for numbers in numbers_in_each):
         return tuple(range(1, len(revisions) + 1)), "checkpoint"
-    steps = tuple(int(numbers[0]) for numbers in told)
+    steps = tuple(int(numbers[0]) for numbers in numbers_in_each)
     if any(after <= before for before, after in pairwise(steps)):
         raise KeyholeError(f"the --revisions {', '.join(revisions)} are not in order: give them first to last.")
     return steps, "training step"
@@ -130,11 +132,11 @@ def load_revision(
 
 def snapshot_checkpoints(folder: str | Path, like: Model) -> Iterator[tuple[int, Model]]:
     """Models of the architecture of `like` with the weights of a folder's files step-<number>.safetensors, in order."""
-    found = {file.stem.removeprefix("step-"): file for file in sorted(Path(folder).glob("step-*.safetensors"))}
-    unclear = next((file.name for number, file in found.items() if not number.isdecimal()), None)
+    by_number = {file.stem.removeprefix("step-"): file for file in sorted(Path(folder).glob("step-*.safetensors"))}
+    unclear = next((file.name for number, file in by_number.items() if not number.isdecimal()), None)
     if unclear is not None:
         raise KeyholeError(f"{unclear} in {folder} has no step number: call it step-<number>.safetensors or move it.")
-    files = {int(number): file for number, file in found.items()}
+    files = {int(number): file for number, file in by_number.items()}
     if not files:
         raise KeyholeError(f"there are no snapshots in {folder}: give a folder with files step-<number>.safetensors.")
     for step in sorted(files):

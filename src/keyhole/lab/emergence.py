@@ -191,7 +191,7 @@ def _row(
         terms, rest = row.relative(s - row.first)
         refactored = _refactored(row, s, sigma, chance)
         ambient = ambient_draws(sigma, chance.draws, chance.stream)
-    own, total = sparsity(terms), float(terms.sum()) + rest
+    singular, total = sparsity(terms), float(terms.sum()) + rest
     counts = [(_count([terms], t, total), _count(refactored, t, total)) for t in (1.0, chance.tolerance)]
     return EmergenceRow(
         role=place.role,
@@ -203,8 +203,8 @@ def _row(
         visible=len(row.B),
         attention=float(run.attention_run(layer).weights([head], [d])[0, 0, s]),
         relative_attention=total,
-        sparsity=own,
-        ambient=math.nan if math.isnan(own) else _mean([sparsity(drawn) for drawn in ambient]),
+        sparsity=singular,
+        ambient=math.nan if math.isnan(singular) else _mean([sparsity(drawn) for drawn in ambient]),
         refactor=_mean([sparsity(drawn) for drawn in refactored]),
         n_recon=counts[0][0],
         n_recon_refactor=counts[0][1],

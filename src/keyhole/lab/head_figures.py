@@ -30,13 +30,13 @@ def n_recon_figure(studies: Sequence[SparseStudy], heads: Sequence[Head] | None 
     Quiet pairs are those with positive relative attention. The red mark is the firing pairs' median in rotated bases.
     """
     title = title or "Channels that make up relative attention"
-    return _by_head(studies, heads, lambda t: (t.n_recon, t.n_rotated), what="channels", title=title)
+    return _by_head(studies, heads, lambda t: (t.n_recon, t.n_rotated), unit="channels", title=title)
 
 
 def slices_figure(studies: Sequence[SparseStudy], heads: Sequence[Head] | None = None, *, title: str = "") -> Figure:
     """How many slices make up the score, head by head? A panel per set of prompts; marks as in `n_recon_figure`."""
     title = title or "Orthogonal slices that make up the attention score"
-    return _by_head(studies, heads, lambda t: (t.slices, t.slices_rotated), what="slices", title=title)
+    return _by_head(studies, heads, lambda t: (t.slices, t.slices_rotated), unit="slices", title=title)
 
 
 def slice_counts_figure(studies: Sequence[SparseStudy], *, title: str = "") -> Figure:
@@ -112,8 +112,8 @@ def contributions_figure(
     if not splits:
         raise KeyholeError("there is nothing to draw: give at least one split, as `run.channels` makes it.")
     figure = blank(4.0 * len(splits) + 0.4, 3.2)
-    what = "relative attention" if relative else "the score"
-    heading(figure, title or f"What each channel adds to {what}")
+    quantity = "relative attention" if relative else "the score"
+    heading(figure, title or f"What each channel adds to {quantity}")
     for axis, split in zip(figure.subplots(1, len(splits), squeeze=False)[0], splits, strict=True):
         terms = split.relative_terms if relative else split.terms
         used = _first(terms, split.n_recon() or 0) if relative else slice_sets(terms[None])[0]
@@ -141,7 +141,7 @@ def _by_head(
     heads: Sequence[Head] | None,
     numbers: Callable[[HeadPairs], tuple[Tensor, Tensor]],
     *,
-    what: str,
+    unit: str,
     title: str,
 ) -> Figure:
     _require(studies)
@@ -154,7 +154,7 @@ def _by_head(
     heading(figure, f"{title}, {_model(studies)}")
     axes = figure.subplots(1, len(studies), sharex=True, sharey=True, squeeze=False)[0]
     for axis, study in zip(axes, studies, strict=True):
-        tidy(axis, plain(study.name), x=f"number of {what}, of {most}")
+        tidy(axis, plain(study.name), x=f"number of {unit}, of {most}")
         for row, head in enumerate(shown):
             for firing, shade, place in ((True, BLUE, row - _DODGE), (False, GREY, row + _DODGE)):
                 table = study.of(head, firing=firing)

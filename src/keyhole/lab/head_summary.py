@@ -156,8 +156,8 @@ def agreement(study: SparseStudy, head: Head, *, seed: int = 0) -> Agreement:
     p, q = (table.pairs[at, 0] for table, at in zip(tables, chosen, strict=True))
     mixed, mixed_quiet = (sets.gather(-1, torch.rand(sets.shape, generator=g).argsort(-1)) for sets in (fire, quiet))
     rotated, rotated_quiet = (
-        tuple(_alike(sets, sets, own, own) for sets in table.used_rotated[at].unbind(1))
-        for table, at, own in zip(tables, chosen, (p, q), strict=True)
+        tuple(_alike(sets, sets, prompt_numbers, prompt_numbers) for sets in table.used_rotated[at].unbind(1))
+        for table, at, prompt_numbers in zip(tables, chosen, (p, q), strict=True)
     )
     return Agreement(
         firing=_alike(fire, fire, p, p),
@@ -194,7 +194,9 @@ def unrelated_text(model: "Model", like: Sequence[Prompt], seed: int = 0) -> tup
     Real prose; for the organism, which knows the words of its tasks alone, prompts of those tasks that have no names.
     """
     if not knows_tasks_alone(model):
-        return passages(model, [len(encode(model, one, None).ids) for one in like], seed), "Jane Austen's novels"
+        return passages(
+            model, [len(encode(model, example, None).ids) for example in like], seed
+        ), "Jane Austen's novels"
     others = zip(*(make(2 * len(like), seed) for make in (boxes, lists, greater_than)), strict=True)
-    texts = [f"{one.text}{one.continuation}" for three in others for one in three]
+    texts = [f"{example.text}{example.continuation}" for three in others for example in three]
     return matched_text(model, texts, like), "the organism's other tasks, without names, as it knows no other words"

@@ -95,8 +95,8 @@ def compare(circuit: Circuit, truth: Truth) -> Comparison:
     return Comparison(_agreement(nodes, truth.nodes), _agreement(edges, truth.edges))
 
 
-def _agreement(found: Set[object], there: Set[object]) -> Score:
-    return Score(len(found), len(there), len(found & there))
+def _agreement(in_circuit: Set[object], in_truth: Set[object]) -> Score:
+    return Score(len(in_circuit), len(in_truth), len(in_circuit & in_truth))
 
 
 # A machine, a prompt that it answers, and the circuit behind the answer.
@@ -158,8 +158,8 @@ class Recovery:
 
 def recovery(known: Known, prompts: Sequence[str], methods: Sequence[EdgeMethod] = METHODS) -> tuple[Recovery, ...]:
     """The AUROC of every method on prompts of the machine that have as many tokens; their mean is the baseline."""
-    asked = [known.ask(prompt) for prompt in prompts]
-    questions = [_question(one) for one in asked]
+    known_prompts = [known.ask(prompt) for prompt in prompts]
+    questions = [_question(known_prompt) for known_prompt in known_prompts]
     if len({len(question.run) for question in questions}) != 1:
         raise KeyholeError("prompts of the machine should have as many tokens: their mean is taken token by token.")
     means = means_of(known.model, [("", question.run.token_ids) for question in questions])
@@ -169,7 +169,7 @@ def recovery(known: Known, prompts: Sequence[str], methods: Sequence[EdgeMethod]
     (group,) = groups
     wiring, length = group.masked.wiring, group.masked.words.shape[1]
     every = tuple(token_edges(wiring, length).T)
-    true = [true_edges(one, wiring, length) for one in asked]
+    true = [true_edges(known_prompt, wiring, length) for known_prompt in known_prompts]
     of_components = np.any(true, axis=(0, 3))[tuple(wiring.edges.T)]
     results = []
     for method in methods:
@@ -177,7 +177,10 @@ def recovery(known: Known, prompts: Sequence[str], methods: Sequence[EdgeMethod]
             continue
         scores = prompt_scores(method, group, questions)
         components = np.abs(scores.sum(-1).mean(0))[tuple(wiring.edges.T)]
-        by_prompt = [auroc(np.abs(own[every]), there[every]) for own, there in zip(scores, true, strict=True)]
+        by_prompt = [
+            auroc(np.abs(scores_of_prompt[every]), true_of_prompt[every])
+            for scores_of_prompt, true_of_prompt in zip(scores, true, strict=True)
+        ]
         results.append(Recovery(method, auroc(components, of_components), float(np.mean(by_prompt))))
     return tuple(results)
 

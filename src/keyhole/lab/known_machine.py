@@ -48,12 +48,12 @@ class Places:
 
 def tokenizer() -> Any:
     """Words between spaces, behind a <bos>."""
-    made = Tokenizer(models.WordLevel(dict(ID), unk_token=UNKNOWN))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ID[BOS])])
+    words = Tokenizer(models.WordLevel(dict(ID), unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ID[BOS])])
     names = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token=BOS, unk_token=UNKNOWN, model_input_names=names, model_max_length=LONGEST
+        tokenizer_object=words, bos_token=BOS, unk_token=UNKNOWN, model_input_names=names, model_max_length=LONGEST
     )
 
 
@@ -81,10 +81,10 @@ def places(prompt: str) -> Places:
     return Places(topic, before, before + 1, end, NOUNS[noun][language], NOUNS[noun][1 - language])
 
 
-def _only(found: Sequence[int], instead: str) -> int:
-    if len(found) != 1:
+def _only(positions: Sequence[int], instead: str) -> int:
+    if len(positions) != 1:
         raise KeyholeError(f"the machine would not know what to do with this prompt: {instead}.")
-    return found[0]
+    return positions[0]
 
 
 # A transformer whose weights are written down: every head and MLP is one short function that says what it does.
@@ -182,7 +182,7 @@ class Mlp:
 
 def names(s: Stream) -> Mlp:
     """Any word that names a language raises that language's flag: an OR."""
-    words = [[ID[word] for word, language in TOPICS.items() if language == one] for one in range(_LANGUAGES)]
+    words = [[ID[word] for word, language in TOPICS.items() if language == number] for number in range(_LANGUAGES)]
     return Mlp(torch.stack([s.word[ids].sum(0) for ids in words]), -0.5, 2.0 * s.flag)
 
 

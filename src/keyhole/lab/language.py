@@ -133,9 +133,11 @@ def train_language(
 
 def save_trained(trained: Trained, path: Path) -> None:
     """Keep a training in a file; a stop in between leaves no half-written one."""
-    states = {f"{one.step}.{name}": part for one in trained.snapshots for name, part in one.state.items()}
+    states = {
+        f"{snapshot.step}.{name}": part for snapshot in trained.snapshots for name, part in snapshot.state.items()
+    }
     losses = torch.tensor(trained.losses, dtype=torch.float64)
-    accuracy = [(one.step, one.accuracy) for one in trained.snapshots]
+    accuracy = [(snapshot.step, snapshot.accuracy) for snapshot in trained.snapshots]
     store(path, {**states, "losses": losses}, trained.settings, accuracy=accuracy)
 
 
@@ -144,8 +146,8 @@ def read_trained(settings: LanguageSettings, path: Path) -> Trained:
     tensors, numbers = stored(path, settings)
     losses, states = tuple(tensors.pop("losses").tolist()), dict[str, dict[str, Tensor]]()
     for name, part in tensors.items():
-        step, _, own = name.partition(".")
-        states.setdefault(step, {})[own] = part
+        step, _, parameter = name.partition(".")
+        states.setdefault(step, {})[parameter] = part
     snapshots = (Snapshot(step, states[str(step)], accuracy) for step, accuracy in numbers["accuracy"])
     return Trained(settings, tuple(snapshots), losses)
 
@@ -195,15 +197,15 @@ def corpus(settings: LanguageSettings) -> Int[Tensor, "document pos"]:
 
 def accuracy(hf: Any, n: int = 200) -> dict[str, float]:
     """How often is the answer the most probable next token, in held-out prompts of each task?"""
-    found = {}
+    shares = {}
     for name, examples in held_out(n).items():
         rows = _rows([example.text for example in examples], hf.config.n_positions).to(hf.device)
         ends = (rows != _PAD).sum(1) - 1
         with torch.no_grad():
             logits = hf(input_ids=rows, use_cache=False).logits[torch.arange(len(rows), device=hf.device), ends]
         answers = _rows([example.answer for example in examples], 2)[:, 1].to(hf.device)
-        found[name] = float((logits.argmax(-1) == answers).double().mean())
-    return found
+        shares[name] = float((logits.argmax(-1) == answers).double().mean())
+    return shares
 
 
 def held_out(n: int, *, seed: int = 7, length: tuple[int, int] = (8, 16)) -> dict[str, list[Example]]:

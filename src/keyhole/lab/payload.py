@@ -207,8 +207,8 @@ def _loss(
     W_Q, W_K, W_V, W_O = weights
     x, x_q = torch.stack([b.x for b in data]), torch.stack([b.x_q for b in data])
     answer = torch.stack([b.answer for b in data])
-    asked = x_q @ W_Q.mT @ W_K / math.sqrt(W_Q.shape[1])  # [cell sample d]
-    attention = (x @ asked[..., None])[..., 0].softmax(-1)  # [cell sample token]
+    wanted = x_q @ W_Q.mT @ W_K / math.sqrt(W_Q.shape[1])  # [cell sample d]
+    attention = (x @ wanted[..., None])[..., 0].softmax(-1)  # [cell sample token]
     mixed = (attention[:, :, None] @ x)[:, :, 0]
     output = mixed @ W_V.mT @ W_O.mT
     loss = -output.log_softmax(-1).gather(-1, answer[..., None])[..., 0].mean(-1)
@@ -258,10 +258,10 @@ def _trained(cells: Sequence[PayloadSettings], folder: Path, progress: Progress)
     chunks = _chunks(cells)
     for number, chunk in enumerate(chunks):
 
-        def told(step: int, steps: int, number: int = number) -> None:
+        def report(step: int, steps: int, number: int = number) -> None:
             progress(number * steps + step, len(chunks) * steps)
 
-        for trained in train(chunk, progress=told):
+        for trained in train(chunk, progress=report):
             HEADS.put(folder, trained.settings, trained)
             heads[trained.settings] = trained
     return heads
@@ -269,8 +269,8 @@ def _trained(cells: Sequence[PayloadSettings], folder: Path, progress: Progress)
 
 def _chunks(cells: Sequence[PayloadSettings]) -> list[list[PayloadSettings]]:
     """Cells that may share a batch, a few at a time."""
-    own = {"r1", "r2", "latents", "seed", "noise", "scaled_maps"}
-    shared = [field.name for field in fields(PayloadSettings) if field.name not in own]
+    may_differ = {"r1", "r2", "latents", "seed", "noise", "scaled_maps"}
+    shared = [field.name for field in fields(PayloadSettings) if field.name not in may_differ]
 
     def key(cell: PayloadSettings) -> str:
         return str([getattr(cell, name) for name in shared])

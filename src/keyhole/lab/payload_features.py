@@ -86,10 +86,12 @@ def latent_feature(
     settings, maps = cell.settings, cell.maps
     stream = generator(seed, "contrast")
     z = draw_latents(settings, (triplets, settings.r1 + settings.r2), stream)
-    own = slice(0, settings.r1) if latent == "z1" else slice(settings.r1, None)
+    columns = slice(0, settings.r1) if latent == "z1" else slice(settings.r1, None)
     other = z.clone()
     apart = differ and settings.latents == "discrete"
-    other[:, own] = _other_signs(z[:, own], stream) if apart else draw_latents(settings, z[:, own].shape, stream)
+    other[:, columns] = (
+        _other_signs(z[:, columns], stream) if apart else draw_latents(settings, z[:, columns].shape, stream)
+    )
     x_q = token(maps, z, None, noise=settings.noise, stream=stream)
     tokens = []
     for latents in (z, other):

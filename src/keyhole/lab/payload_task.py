@@ -146,8 +146,8 @@ def purpose_seed(seed: int, purpose: str) -> int:
 
     "bases" is followed by a few free ones: swaps draw random subspaces of several ranks.
     """
-    own = seed * len(_PURPOSES) + _PURPOSES.index(purpose)
-    return own + _APART if purpose == "bases" else own
+    stream = seed * len(_PURPOSES) + _PURPOSES.index(purpose)
+    return stream + _APART if purpose == "bases" else stream
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:

@@ -125,18 +125,18 @@ def find_roles(
     casts = [_cast(model, ran[role.task], role, threshold, clear=clear) for role in roles]
     given = torch.stack([torch.where(cast.fits, cast.looks.mean, -1.0) for cast in casts])
     strongest = given.argmax(0)
-    found: list[Played] = []
+    cast_of_all: list[Played] = []
     for number, (role, cast) in enumerate(zip(roles, casts, strict=True)):
-        own, looks = cast.fits & (strongest == number), cast.looks
-        if required and not own.any():
+        fitting, looks = cast.fits & (strongest == number), cast.looks
+        if required and not fitting.any():
             raise KeyholeError(_missing(model, cast, threshold))
         played = []
-        for row, index in own.nonzero().tolist():
+        for row, index in fitting.nonzero().tolist():
             head = model.attention_layers[row], index
             place = Place(role.name, head, role.dest, role.src, role.task)
             played.append(Played(place, float(looks.mean[row, index]), cast.pushes.get(head)))
-        found += sorted(played, key=lambda one: -_strength(one, role))[:heads]
-    return found
+        cast_of_all += sorted(played, key=lambda player: -_strength(player, role))[:heads]
+    return cast_of_all
 
 
 def plays(
@@ -177,10 +177,10 @@ def _cast(model: Model, ran: Sequence[tuple[Example, Run]], role: Role, threshol
     if role.pushes is None or not clear:
         return _Cast(looks, fits, {})
     places = {(model.attention_layers[row], index): (row, index) for row, index in fits.nonzero().tolist()}
-    found = pushes(ran, list(places))  # of few heads: each is silenced in every prompt
-    for head, push in found.items():
+    pushed = pushes(ran, list(places))  # of few heads: each is silenced in every prompt
+    for head, push in pushed.items():
         fits[places[head]] = push.directly if role.pushes == "directly" else push.by_all_paths
-    return _Cast(looks, fits, found)
+    return _Cast(looks, fits, pushed)
 
 
 def _ran(model: Model, prompts: Sequence[Example], task: str) -> list[tuple[Example, Run]]:
@@ -261,14 +261,14 @@ def bystanders(model: Model, played: Sequence[Played], *, seed: int = 0) -> list
 
     Each head with a role is given a random partner among those that play none.
     """
-    busy = {one.place.head for one in played}
+    busy = {player.place.head for player in played}
     idle = [(layer, head) for layer in model.attention_layers for head in range(model.dims.heads)]
     idle = [head for head in idle if head not in busy]
     if not idle:
         raise KeyholeError(f"every head of {model.name} plays a role, so none can stand by: raise the threshold.")
     rng = random.Random(seed)
     pairs: dict[tuple[str, Head], Place] = {}
-    for one in played:
+    for player in played:
         partner = rng.choice(idle)
-        pairs[one.place.role, partner] = replace(one.place, head=partner)
+        pairs[player.place.role, partner] = replace(player.place, head=partner)
     return list(pairs.values())

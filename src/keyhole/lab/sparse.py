@@ -140,10 +140,10 @@ def sparse_study(
     worst = 0.0
     for start in range(0, len(prompts), max(1, batch)):
         runs = model.run_many(prompts[start : start + max(1, batch)])
-        for layer, own in generators.items():
-            found, error = _layer_pairs(runs, layer, own, rule, first=start)
+        for layer, of_heads in generators.items():
+            coordinates, error = _layer_pairs(runs, layer, of_heads, rule, first=start)
             worst = max(worst, error)
-            for (head, firing), pairs in found.items():
+            for (head, firing), pairs in coordinates.items():
                 parts[(layer, head), firing].append(measure((layer, head), firing, pairs))
         if progress is not None:
             progress(start + len(runs), len(prompts))
@@ -163,7 +163,9 @@ def _layer_pairs(
     with exact_matmul():
         each = [layer_coordinates(run, layer, generators, rule, prompt=first + i) for i, run in enumerate(runs)]
     both = {
-        (head, side == 0): joined([found[head][side] for found, _ in each]) for head in generators for side in (0, 1)
+        (head, side == 0): joined([coordinates[head][side] for coordinates, _ in each])
+        for head in generators
+        for side in (0, 1)
     }
     return both, max(error for _, error in each)
 

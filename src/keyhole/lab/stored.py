@@ -36,8 +36,10 @@ def weights_path(folder: Path, name: str, about: object) -> Path:
 
 def store(path: Path, tensors: Mapping[str, Tensor], about: object, **numbers: object) -> None:
     """Tensors by name, what decided them, and numbers found on the way, in one file."""
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # views share memory
-    content = save(own, {"about": _text(about), "numbers": _text(numbers)})
+    copies = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
+    }  # views share memory
+    content = save(copies, {"about": _text(about), "numbers": _text(numbers)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as out:
         out.write(content)
@@ -54,8 +56,8 @@ def stored(path: Path, about: object) -> tuple[dict[str, Tensor], dict[str, Any]
             same = facts["about"] == _text(about)
     except Exception as error:  # a damaged file raises whatever its bytes happen to say
         raise KeyholeError(f"{path} holds no trained weights: remove it, or give another place.") from error
-    told = f"{path} was trained with other settings, snapshots or device: ask for those, or give another place."
-    require(same, told)
+    reason = f"{path} was trained with other settings, snapshots or device: ask for those, or give another place."
+    require(same, reason)
     return tensors, numbers
 
 
@@ -114,17 +116,17 @@ def gathered(
     Of what is missing, only that is trained which nobody else has begun. Then the others are waited for, one at a time
     and holding nothing, so that no two processes wait for each other; what one has given up is trained here.
     """
-    found: dict[Key, Trained] = {}
+    results: dict[Key, Trained] = {}
     while True:
-        found |= {key: one for key in paths if key not in found and (one := read(key)) is not None}
-        missing = [key for key in paths if key not in found]
+        results |= {key: result for key in paths if key not in results and (result := read(key)) is not None}
+        missing = [key for key in paths if key not in results]
         if not missing:
-            return {key: found[key] for key in paths}
+            return {key: results[key] for key in paths}
         with ExitStack() as held:
-            own = [key for key in missing if _claimed(held, paths[key]) and read(key) is None]
-            if own:
-                found |= train(own)
-        if not own:
+            claimed = [key for key in missing if _claimed(held, paths[key]) and read(key) is None]
+            if claimed:
+                results |= train(claimed)
+        if not claimed:
             with alone(paths[missing[0]]):
                 pass
 

@@ -66,8 +66,8 @@ class SVFSettings:
     def __post_init__(self) -> None:
         for name in ("N", "D", "H", "m", "steps", "batch", "seed"):
             value, least = getattr(self, name), int(name != "seed")
-            told = f"{name} is {value!r}, but it counts: give a whole number of at least {least}."
-            require(is_whole(value) and value >= least, told)
+            reason = f"{name} is {value!r}, but it counts: give a whole number of at least {least}."
+            require(is_whole(value) and value >= least, reason)
         for name in ("p", "lam", "lr", "weight_decay"):
             _require_number(name, getattr(self, name))
         for name, known in _CHOICES.items():
@@ -165,15 +165,15 @@ class SVF:
 
     def logits(self, query: Float[Tensor, "*batch N"], keys: Float[Tensor, "*batch m N"]) -> Float[Tensor, "*batch m"]:
         """r^T Omega s_j of a query's and its keys' features; without the usual 1/sqrt(H)."""
-        asked = self.tokens(query) @ self.Omega.to(query)
-        return (self.tokens(keys) @ asked[..., None])[..., 0]
+        query_tokens = self.tokens(query) @ self.Omega.to(query)
+        return (self.tokens(keys) @ query_tokens[..., None])[..., 0]
 
     def at(self, step: int) -> "SVF":
         """The model as it was after so many steps, one of the snapshots."""
         for taken, w in self.snapshots:
             if taken == step:
-                seen = self.losses if step == self.settings.steps else self.losses[: 1 + step // RECORD]
-                return dataclasses.replace(self, W=w.W, b=w.b, W_Q=w.W_Q, W_K=w.W_K, losses=seen)
+                losses = self.losses if step == self.settings.steps else self.losses[: 1 + step // RECORD]
+                return dataclasses.replace(self, W=w.W, b=w.b, W_Q=w.W_Q, W_K=w.W_K, losses=losses)
         listed = ", ".join(str(taken) for taken, _ in self.snapshots) or "none"
         raise KeyholeError(f"there is no snapshot of step {step} (kept: {listed}): name it when training.")
 

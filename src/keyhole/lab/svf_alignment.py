@@ -229,15 +229,15 @@ class Overlap:
 
 def theorem_4(seeds: Sequence[int] = range(3)) -> Check:
     """Does the second key feature leave the first, within the bound? Every case is the best of 64 restarts."""
-    found = overlaps(seeds)
-    exact, mismatched = [o for o in found if o.realisable], [o for o in found if not o.realisable]
+    cases = overlaps(seeds)
+    exact, mismatched = [o for o in cases if o.realisable], [o for o in cases if not o.realisable]
     bounded = [o for o in mismatched if o.penalty > 0]
     measures = (
         Measure("overlap, realisable teacher", tuple(o.overlap for o in exact), 1e-6),
         Measure("overlap / bound, other teacher", tuple(o.overlap / o.bound for o in bounded), 1.0),
-        Measure("cross-entropy above its infimum, no penalty", tuple(o.excess for o in found if o.penalty == 0), 1e-9),
+        Measure("cross-entropy above its infimum, no penalty", tuple(o.excess for o in cases if o.penalty == 0), 1e-9),
     )
-    return Check("Theorem 4", "the second pair becomes orthogonal to the first", measures, len(found), len(found))
+    return Check("Theorem 4", "the second pair becomes orthogonal to the first", measures, len(cases), len(cases))
 
 
 def overlaps(seeds: Sequence[int] = range(3)) -> tuple[Overlap, ...]:

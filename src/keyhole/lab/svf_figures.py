@@ -62,10 +62,10 @@ def matrices_figure(
     for axis in axes[panels:]:
         axis.set_axis_off()
     look = {"cmap": "Blues", "vmin": 0.0} if unsigned else {"cmap": "RdBu_r", "vmin": -limit}
-    for axis, one in zip(axes, matrices, strict=False):
-        tidy(axis, one.title, x=one.x, y=one.y)
+    for axis, matrix in zip(axes, matrices, strict=False):
+        tidy(axis, matrix.title, x=matrix.x, y=matrix.y)
         axis.set_facecolor(FAINT)
-        image = axis.imshow(one.entries.tolist(), vmax=limit, aspect="auto", interpolation="nearest", **look)
+        image = axis.imshow(matrix.entries.tolist(), vmax=limit, aspect="auto", interpolation="nearest", **look)
         axis.spines[:].set(visible=True, color=INK, linewidth=0.8)
         for side in (axis.xaxis, axis.yaxis):
             side.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
@@ -110,13 +110,13 @@ def sweep_figure(
     left, right = figure.subplots(1, 2)
     places = list(values) if log else list(range(len(values)))
     tidy(left, panels[0], x=x, y="1 - |cos| with its singular vector")
-    for place, own in zip(places, cosines, strict=True):
-        for n, cosine in enumerate(own):
-            offset = (n / max(len(own) - 1, 1) - 0.5) * 0.16
+    for place, of_seeds in zip(places, cosines, strict=True):
+        for n, cosine in enumerate(of_seeds):
+            offset = (n / max(len(of_seeds) - 1, 1) - 0.5) * 0.16
             at = place * 10 ** (offset / 3) if log else place + offset
             left.plot(at, max(1 - cosine, _LEAST), "o", color=BLUE, alpha=0.45, markersize=4, markeredgewidth=0)
-    medians = [float(torch.tensor(own, dtype=torch.float64).median()) for own in cosines]
-    left.plot(places, [max(1 - one, _LEAST) for one in medians], color=BLUE, linewidth=1.6)
+    medians = [float(torch.tensor(of_seeds, dtype=torch.float64).median()) for of_seeds in cosines]
+    left.plot(places, [max(1 - median, _LEAST) for median in medians], color=BLUE, linewidth=1.6)
     left.axhline(1 - bound, color=INK, linewidth=0.8, linestyle=":", zorder=0)
     left.set_yscale("log")
     left.set_ylim(_LEAST / 2, 2)
@@ -159,8 +159,8 @@ def curves_figure(
         axis.set_ylim(0, 1.03 if floor is None else None)
         _steps(axis, steps)
     handles = [
-        Line2D([], [], color=one.colour, linestyle="--" if one.dashed else "-", label=one.name)
-        for one in entries.values()
+        Line2D([], [], color=entry.colour, linestyle="--" if entry.dashed else "-", label=entry.name)
+        for entry in entries.values()
     ]
     if floor is not None:
         handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=":", label="least possible"))
@@ -170,7 +170,7 @@ def curves_figure(
 
 def _curve(axis: Any, steps: Sequence[int], curve: Curve, means: bool) -> None:
     if means:
-        seeds = (own[own.isfinite()].tolist() or [math.nan] for own in curve.values.T)
+        seeds = (of_seeds[of_seeds.isfinite()].tolist() or [math.nan] for of_seeds in curve.values.T)
         middle, low, high = zip(*map(interval, seeds), strict=True)
     else:
         quarter = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)

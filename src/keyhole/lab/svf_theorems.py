@@ -91,23 +91,23 @@ class Check:
 class Minimiser:
     """What minimising the attention loss found, beside what the teacher is."""
 
-    found: Float[Tensor, "d d"]
+    minimum: Float[Tensor, "d d"]
     teacher: Float[Tensor, "d d"]
 
     @property
     def error(self) -> float:
         """|Omega - Omega_T| / |Omega_T|, Frobenius."""
-        return float((self.found - self.teacher).norm() / self.teacher.norm())
+        return float((self.minimum - self.teacher).norm() / self.teacher.norm())
 
     @property
     def second(self) -> float:
         """sigma_2 / sigma_1: zero for a rank-one matrix."""
-        sigma = torch.linalg.svdvals(self.found)
+        sigma = torch.linalg.svdvals(self.minimum)
         return float(sigma[1] / sigma[0])
 
     def misalignment(self, left: Float[Tensor, "d"], right: Float[Tensor, "d"]) -> float:
         """1 - |cos| of the top singular vectors with these directions; the worse of the two sides."""
-        U, _, Vh = torch.linalg.svd(self.found)
+        U, _, Vh = torch.linalg.svd(self.minimum)
         return max(1 - _cosine(U[:, 0], left), 1 - _cosine(Vh[0], right))
 
 
@@ -127,7 +127,7 @@ def theorem_1(seeds: Sequence[int] = range(3), *, alphas: Sequence[float] = (5.0
             from_zero.append((zero.error, zero.second, zero.misalignment(_detector(X), _detector(Y))))
             features.append(1 - zero.misalignment(X[:, 0], Y[:, 0]))
         other = minimise(X, Y, alpha=alphas[-1], seed=seed, start=1.0)
-        between.append(float((other.found - zero.found).norm() / zero.teacher.norm()))
+        between.append(float((other.minimum - zero.minimum).norm() / zero.teacher.norm()))
     errors, seconds, angles = zip(*from_zero, strict=True)
     measures = (
         Measure("distance to the teacher", errors, 1e-4),
@@ -145,8 +145,8 @@ def theorem_2(seeds: Sequence[int] = range(3), *, alpha: float = 5.0) -> Check:
     for seed in _checked(seeds):
         g = torch.Generator().manual_seed(seed)
         X, Y = (torch.cat([Q, -Q], dim=1) for Q in (_orthogonal(g), _orthogonal(g)))
-        found = minimise(X, Y, alpha=alpha, seed=seed)
-        rows.append((found.error, found.misalignment(X[:, 0], Y[:, 0])))
+        minimised = minimise(X, Y, alpha=alpha, seed=seed)
+        rows.append((minimised.error, minimised.misalignment(X[:, 0], Y[:, 0])))
     errors, angles = zip(*rows, strict=True)
     measures = (Measure("distance to the teacher", errors, 1e-4), Measure("1 - |cos| with the features", angles, 1e-6))
     return Check("Theorem 2", "isotropic features are the singular vectors", measures, len(errors), len(errors))
@@ -274,8 +274,8 @@ def _turns(seed: int, frames: int, spread: float) -> tuple[Float[Tensor, "2 fram
 
 def _detector(X: Tensor) -> Float[Tensor, "d"]:
     """Sigma^-1 x_1: grows with x_1 in a token despite the other features' overlap."""
-    found: Tensor = torch.linalg.solve(X @ X.T, X[:, 0])
-    return found
+    detector: Tensor = torch.linalg.solve(X @ X.T, X[:, 0])
+    return detector
 
 
 def _orthogonal(generator: torch.Generator) -> Float[Tensor, "d d"]:

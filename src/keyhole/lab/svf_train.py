@@ -163,8 +163,8 @@ class _Sweep:
 
     def _restore(self, state: dict[str, Tensor], step: int, device: torch.device) -> None:
         self.step, self.losses = step, list(state.pop("losses").to(device))
-        for own, saved in zip((self.flat, self.first, self.second), state.pop("numbers"), strict=True):
-            own.copy_(saved)
+        for current, saved in zip((self.flat, self.first, self.second), state.pop("numbers"), strict=True):
+            current.copy_(saved)
         for stream, saved in zip(self.streams, state.pop("streams"), strict=True):
             stream.set_state(saved.clone())  # torch crashes on a row inside a larger tensor
         self.snapshots = {int(step): flat.to(device) for step, flat in state.items()}
@@ -178,13 +178,13 @@ class _Sweep:
 
     def models(self, snapshots: frozenset[int]) -> list[SVF]:
         """The trained models, in the order of their settings."""
-        seen, end = torch.stack(self.losses, 1).cpu(), self.flat.cpu()
+        losses_of_each, end = torch.stack(self.losses, 1).cpu(), self.flat.cpu()
         kept = [(step, self.snapshots[step].cpu()) for step in sorted(snapshots)]
         return [
             SVF(
                 config,
                 **vars(views(end[n].clone(), config)),
-                losses=seen[n].clone(),
+                losses=losses_of_each[n].clone(),
                 snapshots=tuple((step, views(flat[n].clone(), config)) for step, flat in kept),
             )
             for n, config in enumerate(self.configs)

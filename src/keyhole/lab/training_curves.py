@@ -56,14 +56,14 @@ class Point:
 
 def together(several: Sequence[Emergence]) -> Emergence:
     """Several trainings as one: their rows, step by step. Each must have a `source` of its own."""
-    if not several or any(one.steps != several[0].steps for one in several):
+    if not several or any(training.steps != several[0].steps for training in several):
         raise KeyholeError("trainings go together step by step: give at least one, all with the same steps.")
-    sources = [{row.source for rows in one.rows for row in rows} for one in several]
+    sources = [{row.source for rows in training.rows for row in rows} for training in several]
     if len(set().union(*sources)) != sum(map(len, sources)):
         raise KeyholeError("two trainings have the same source, so their heads would be mixed: name each differently.")
     return Emergence(
         several[0].steps,
-        tuple(tuple(row for one in several for row in one.rows[i]) for i in range(len(several[0].steps))),
+        tuple(tuple(row for training in several for row in training.rows[i]) for i in range(len(several[0].steps))),
     )
 
 
@@ -128,13 +128,13 @@ def _rows(emerged: Emergence, name: str, role: str | None) -> _Rows:
         raise KeyholeError(f"there is no measure {name!r}: choose one of {', '.join(MEASURES)}.")
     if role is not None and role not in emerged.roles:
         raise KeyholeError(f"no head was measured as {role!r}: there are {', '.join(emerged.roles)}.")
-    found: _Rows = {}
+    rows_of_places: _Rows = {}
     for i, rows in enumerate(emerged.rows):
         for row in rows:
             if role in (None, row.role):
                 key = (row.source, row.role, row.head), row.prompt
-                found.setdefault(key, [math.nan] * len(emerged.steps))[i] = float(getattr(row, name))
-    return found
+                rows_of_places.setdefault(key, [math.nan] * len(emerged.steps))[i] = float(getattr(row, name))
+    return rows_of_places
 
 
 def _near(i: int, steps: range, window: int) -> slice:
@@ -146,11 +146,11 @@ def _near(i: int, steps: range, window: int) -> slice:
 
 def _smooth(rows: _Rows, window: int) -> _Rows:
     """Every series averaged over a window, where something in it is defined."""
-    found: _Rows = {}
+    smoothed: _Rows = {}
     for key, series in rows.items():
         values, steps = torch.tensor(series, dtype=torch.float64), range(len(series))
-        found[key] = [float(torch.nanmean(values[_near(i, steps, window)])) for i in steps]
-    return found
+        smoothed[key] = [float(torch.nanmean(values[_near(i, steps, window)])) for i in steps]
+    return smoothed
 
 
 def _less(rows: _Rows, others: _Rows) -> _Rows:

@@ -50,7 +50,7 @@ class Source:
 class _View:
     """One relative attention over the channels of its head, and the same over rotated ones."""
 
-    own: Channels
+    singular: Channels
     turned: Channels  # one rotation, to be drawn
     spread: float  # S(v) over rotations, on average
 
@@ -89,24 +89,24 @@ class Watched:
 
 
 @lru_cache(maxsize=2)
-def watched(asked: Source, folder: Path, prompts: int = PROMPTS) -> Watched:
+def watched(training: Source, folder: Path, prompts: int = PROMPTS) -> Watched:
     """The trainings, made and measured once and kept in a folder; by so many prompts where heads are sought."""
-    if asked.model is None:
-        return _small(asked, folder)
-    return _revisions(asked, asked.model, prompts)
+    if training.model is None:
+        return _small(training, folder)
+    return _revisions(training, training.model, prompts)
 
 
-def _revisions(asked: Source, source: str, prompts: int) -> Watched:
+def _revisions(training: Source, source: str, prompts: int) -> Watched:
     """Checkpoints of one model: the published heads of Pythia-160M, of others those that play a role at the end."""
     published = _last(source) == _last(PYTHIA_160M.model)
-    if not published and asked.revisions is None:
+    if not published and training.revisions is None:
         raise MissingModelError(
             f"no checkpoints of {source} are known: give {PYTHIA_160M.model}, --revisions, or no model, to train small "
             "ones."
         )
-    revisions = _listed(asked, source)
+    revisions = _listed(training, source)
     steps, unit = steps_of(revisions)
-    how: dict[str, Any] = {"device": asked.device, "dtype": asked.dtype}
+    how: dict[str, Any] = {"device": training.device, "dtype": training.dtype}
     examples: Sequence[Example]
     if published:
         places, examples, name = PYTHIA_160M.places, (PYTHIA_160M.prompt,), "Pythia-160M"
@@ -115,31 +115,33 @@ def _revisions(asked: Source, source: str, prompts: int) -> Watched:
         )
     else:
         finished = load_revision(source, revisions[-1], **how)
-        chosen = prompts_for("ioi", finished, prompts, asked.seed)
+        chosen = prompts_for("ioi", finished, prompts, training.seed)
         examples, name = chosen.examples, source
         places = _played(finished, examples, f"{source} at {revisions[-1]}")
-        told = ", ".join(f"{one.role} {one.head[0]}.{one.head[1]}" for one in places)
-        about = f"{source}, {len(steps)} checkpoints, {chosen.about}; heads chosen by role at the last: {told}"
+        listed = ", ".join(f"{place.role} {place.head[0]}.{place.head[1]}" for place in places)
+        about = f"{source}, {len(steps)} checkpoints, {chosen.about}; heads chosen by role at the last: {listed}"
         del finished
         gc.collect()
     if unit != "training step":
         about += "; not every revision tells its step, so they are numbered as given"
     views: dict[Place, list[_View]] = {}
     models = revision_checkpoints(source, dict(zip(steps, revisions, strict=True)), **how)
-    seen = _seen(_counted(models, len(steps), asked.progress), places, examples, views, seed=asked.seed)
-    heads = emergence(seen, places, examples, seed=asked.seed, source=name)
-    found = Watched(heads, None, _ends(views), published=published, unit=unit)
-    smooth = f"; curves averaged over {found.window} checkpoints" if found.window > 1 else ""
-    return replace(found, about=f"{about}{smooth}. Intervals over heads.")
+    watched_models = _viewing(
+        _counted(models, len(steps), training.progress), places, examples, views, seed=training.seed
+    )
+    heads = emergence(watched_models, places, examples, seed=training.seed, source=name)
+    result = Watched(heads, None, _ends(views), published=published, unit=unit)
+    smooth = f"; curves averaged over {result.window} checkpoints" if result.window > 1 else ""
+    return replace(result, about=f"{about}{smooth}. Intervals over heads.")
 
 
 def _last(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower()
 
 
-def _listed(asked: Source, source: str) -> tuple[str, ...]:
+def _listed(training: Source, source: str) -> tuple[str, ...]:
     """The checkpoints that are followed: those chosen, of a folder all, of the hub's Pythia some."""
-    chosen, on_disk = asked.revisions, Path(source).expanduser().is_dir()
+    chosen, on_disk = training.revisions, Path(source).expanduser().is_dir()
     if chosen is None and not on_disk:
         revisions = tuple(PYTHIA_160M.revision(step) for step in _PYTHIA_STEPS)
     else:
@@ -149,7 +151,7 @@ def _listed(asked: Source, source: str) -> tuple[str, ...]:
             f"the folder {source} has {len(revisions)} checkpoints of a training, and a change needs two: put each "
             f"into a folder step<number> in it, or give {PYTHIA_160M.model} to read those of the hub."
         )
-    return (revisions[0], revisions[-1]) if asked.quick else revisions
+    return (revisions[0], revisions[-1]) if training.quick else revisions
 
 
 def _played(model: Model, examples: Sequence[Example], said: str) -> tuple[Place, ...]:
@@ -159,7 +161,7 @@ def _played(model: Model, examples: Sequence[Example], said: str) -> tuple[Place
             f"no head of {said} plays a role in indirect objects: none looks at a role's token clearly more than at "
             "the others. Choose a later checkpoint or a larger model."
         )
-    return tuple(one.place for one in played)
+    return tuple(player.place for player in played)
 
 
 def _counted(models: Iterable[tuple[int, Model]], count: int, progress: Progress) -> Iterator[tuple[int, Model]]:
@@ -171,79 +173,79 @@ def _counted(models: Iterable[tuple[int, Model]], count: int, progress: Progress
         progress(next(done), count)
 
 
-def _small(asked: Source, folder: Path) -> Watched:
+def _small(training: Source, folder: Path) -> Watched:
     """Small language models of several seeds, one after another; those in which no head has a role are left out."""
-    count = 1 if asked.quick else _SEEDS
+    count = 1 if training.quick else _SEEDS
     right: list[float] = []
-    found: dict[int, Watched] = {}
+    trainings: dict[int, Watched] = {}
     for number in range(count):
-        seed = asked.seed + number
-        trained = _trained(asked, folder, seed, _part(asked.progress, number, count))
+        seed = training.seed + number
+        trained = _trained(training, folder, seed, _part(training.progress, number, count))
         right.append(trained.accuracy["ioi"])
-        one = _one(asked, seed, trained)
-        found |= {} if one is None else {seed: one}
-    if not found:
+        measured = _one_training(training, seed, trained)
+        trainings |= {} if measured is None else {seed: measured}
+    if not trainings:
         raise MissingModelError(
             f"in none of the {count} small models trained here does a head look clearly where a role needs it, so none "
             f"can be followed: give {PYTHIA_160M.model}, or another seed."
         )
-    several = list(found.values())
-    heads, others = (together([getattr(one, group) for one in several]) for group in ("heads", "others"))
-    splits = tuple(split for one in several for split in one.splits)
-    return Watched(heads, others, splits, _about(asked, right, sorted(found), heads))
+    several = list(trainings.values())
+    heads, others = (together([getattr(measured, group) for measured in several]) for group in ("heads", "others"))
+    splits = tuple(split for measured in several for split in measured.splits)
+    return Watched(heads, others, splits, _about(training, right, sorted(trainings), heads))
 
 
-def _about(asked: Source, right: Sequence[float], kept: Sequence[int], heads: Emergence) -> str:
-    idle = [str(seed) for seed in range(asked.seed, asked.seed + len(right)) if seed not in kept]
+def _about(training: Source, right: Sequence[float], kept: Sequence[int], heads: Emergence) -> str:
+    idle = [str(seed) for seed in range(training.seed, training.seed + len(right)) if seed not in kept]
     carried = {(row.source, row.head) for row in heads.rows[0]}
-    told = (
+    text = (
         f"Small language models trained here (seeds: {len(right)}; 3 layers, width 64, {heads.steps[-1]:,} steps) "
         f"stood in for Pythia-160M; they answer {min(right):.2f} to {max(right):.2f} of held-out prompts right. "
     )
-    if asked.quick:
-        told += "A quick run takes the heads that look most at the places of the roles, whether or not they play them. "
+    if training.quick:
+        text += "A quick run takes the heads that look most at the places of the roles, whether or not they play them. "
     else:
-        told += f"{RULE} Heads were found for: {', '.join(heads.roles)}. "
-    told += f"No head of seed {' or '.join(idle)} has one. " if idle else ""
-    told += f"Prompts: {len(_prompts(asked))} held-out indirect objects in the organism's own wordings. "
-    told += f"All of this is carried by {_several(len(carried), 'head')} of {_several(len(kept), 'small model')}. "
-    return told + f"Intervals over {'seeds' if len(kept) > 1 else 'heads'}."
+        text += f"{RULE} Heads were found for: {', '.join(heads.roles)}. "
+    text += f"No head of seed {' or '.join(idle)} has one. " if idle else ""
+    text += f"Prompts: {len(_prompts(training))} held-out indirect objects in the organism's own wordings. "
+    text += f"All of this is carried by {_several(len(carried), 'head')} of {_several(len(kept), 'small model')}. "
+    return text + f"Intervals over {'seeds' if len(kept) > 1 else 'heads'}."
 
 
-def _several(count: int, what: str) -> str:
-    return f"one {what}" if count == 1 else f"{count} {what}s"
+def _several(count: int, noun: str) -> str:
+    return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _part(progress: Progress, number: int, count: int) -> Progress:
     return lambda done, total: progress(number * total + done, count * total)
 
 
-def _prompts(asked: Source) -> list[Example]:
+def _prompts(training: Source) -> list[Example]:
     """In the wordings that the small models were trained on: they know no others."""
-    each = 2 if asked.quick else 16
+    each = 2 if training.quick else 16
     return ioi(each, 11, order="ABBA", held_out=True) + ioi(each, 12, order="BABA", held_out=True)
 
 
-def _one(asked: Source, seed: int, trained: "Trained") -> Watched | None:
+def _one_training(training: Source, seed: int, trained: "Trained") -> Watched | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
     from keyhole.lab import language
 
-    checkpoints = partial(language.checkpoints, trained, dtype=asked.dtype)
-    prompts = _prompts(asked)
+    checkpoints = partial(language.checkpoints, trained, dtype=training.dtype)
+    prompts = _prompts(training)
     *_, (_, finished) = checkpoints()
-    heads, threshold = (1, 0.02) if asked.quick else (3, _FEWEST)
+    heads, threshold = (1, 0.02) if training.quick else (3, _FEWEST)
     played = find_roles(
-        finished, prompts, IOI_ROLES, heads=heads, threshold=threshold, required=False, clear=not asked.quick
+        finished, prompts, IOI_ROLES, heads=heads, threshold=threshold, required=False, clear=not training.quick
     )
     if not played:
         return None
     places = [one.place for one in played]
     views: dict[Place, list[_View]] = {}
     both = emergence(
-        _seen(checkpoints(), places, prompts, views, seed=seed),
+        _viewing(checkpoints(), places, prompts, views, seed=seed),
         [*places, *bystanders(finished, played, seed=seed)],
         prompts,
-        draws=4 if asked.quick else 20,
+        draws=4 if training.quick else 20,
         seed=seed,
         source=f"seed {seed}",
     )
@@ -260,7 +262,7 @@ def _only(emerged: Emergence, wanted: Callable[[EmergenceRow], bool]) -> Emergen
     return Emergence(emerged.steps, tuple(tuple(row for row in rows if wanted(row)) for rows in emerged.rows))
 
 
-def _seen(
+def _viewing(
     models: Iterable[tuple[int, Model]],
     places: Sequence[Place],
     prompts: Sequence[Example],
@@ -280,29 +282,29 @@ def _seen(
 
 
 def _view(model: Model, place: Place, prompts: Sequence[Example], seed: int) -> _View:
-    prompt = next(one for one in prompts if place.task in (None, one.task))
+    prompt = next(example for example in prompts if place.task in (None, example.task))
     run = model.run(prompt.text)
     dest, src = (prompt.position(run, str(where)) for where in (place.dest, place.src))
-    own, drawn = run.channels(place.head, dest, src), rotated_terms(run, place.head, dest, src, seed=seed)
+    singular, drawn = run.channels(place.head, dest, src), rotated_terms(run, place.head, dest, src, seed=seed)
     spread = sum(sparsity(terms) for terms in drawn) / len(drawn)
-    return _View(own, replace(own, relative_terms=drawn[0]), spread)
+    return _View(singular, replace(singular, relative_terms=drawn[0]), spread)
 
 
 def _ends(views: dict[Place, list[_View]]) -> tuple[Split, ...]:
     return tuple(
-        Split(place.role, several[0].own, several[-1].own, several[-1].turned, several[-1].spread)
+        Split(place.role, several[0].singular, several[-1].singular, several[-1].turned, several[-1].spread)
         for place, several in views.items()
     )
 
 
-def _trained(asked: Source, folder: Path, seed: int, progress: Progress) -> "Trained":
+def _trained(training: Source, folder: Path, seed: int, progress: Progress) -> "Trained":
     """The model of a seed, read from the folder or else trained and kept there."""
     from keyhole.lab import language
 
     full = language.LanguageSettings(steps=_STEPS, seed=seed)
-    settings = replace(full, steps=60, documents=800) if asked.quick else full
-    device, examples = asked.device or "cpu", 10 if asked.quick else 200
-    at = language.snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)
+    settings = replace(full, steps=60, documents=800) if training.quick else full
+    device, examples = training.device or "cpu", 10 if training.quick else 200
+    at = language.snapshot_steps(settings.steps, 3 if training.quick else 12, 20)
     path = weights_path(folder, f"language-{seed}", (settings, at, examples, device))
     with alone(path):
         if not path.is_file():

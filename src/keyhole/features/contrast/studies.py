@@ -4,23 +4,19 @@ Features come from the `fits`, everything else from separate `test` samples: the
 the explained logit gap, swaps in every head, and how the answer reacts when some heads are edited.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from keyhole.brief import Head, brief
 from keyhole.errors import KeyholeError
-from keyhole.features.contrast.alternatives import NoFeature, find_alternatives
+from keyhole.features.contrast.alternatives import NoFeature, find_alternatives, find_spans
 from keyhole.features.contrast.attribution import Angles, angles
 from keyhole.features.contrast.collect import Collected, CollectSettings, collect
 from keyhole.features.contrast.finding import (
-    FEWEST,
     Feature,
-    FeatureOptions,
     Features,
     FeatureSettings,
     RankRule,
@@ -41,8 +37,7 @@ from keyhole.features.contrast.ranking import (
 from keyhole.features.contrast.sites import Contrast
 from keyhole.features.contrast.sums import Balance, Centre, Frame
 from keyhole.features.contrast.swaps import AnswerEffects, Bases, answer_effects, key_bases, swap_effects
-from keyhole.progress import Progress, Stage, quiet
-from keyhole.settings.fields import chosen as settings_with
+from keyhole.progress import Stage, quiet
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -241,83 +236,3 @@ def _choose(
         return tuple(row.head for row in passed), True
     best = sorted(table, key=lambda row: -row.positive)
     return tuple(row.head for row in best[:3]), False
-
-
-# The span of the contrasts of single labels: the paper's features of filter heads.
-#
-# Within one category the query hardly varies, so that its contrast has a single direction in queries and in keys. The
-# feature is the span of them all, which has one dimension more than the contrast of all categories together. Columns
-# of both sides are orthonormalised in the same order, so that their k-th columns still belong together.
-
-_DEPENDENT = 1e-6  # length of a unit column outside the columns before it, below which it depends on them
-_Column = tuple[Tensor, Tensor, float]  # directions in queries and in keys, and their singular value
-
-
-def find_spans(
-    collected: Collected,
-    *,
-    half: int | None = None,
-    settings: FeatureSettings | None = None,
-    progress: Progress | None = None,
-    **options: Unpack[FeatureOptions],
-) -> Features:
-    """The span of every label's contrast, in every head, with the energy rank alone.
-
-    Its mean shift is that of the contrast of all labels together, because a single label's is always one. Labels with
-    too few samples for a rank are left out.
-    """
-    how = settings_with(settings, FeatureSettings, options)
-    whole = find_features(collected, half=half, settings=how, progress=progress)
-    labels = sorted({name for name in collected.resolved.labels if name})
-    least = max(FEWEST, whole.U.shape[-2])
-    enough = [name for name in labels if collected.resolved.labels.count(name) >= least]
-    if not enough:
-        raise KeyholeError(
-            f"no label of {collected.name!r} has the {least} samples that its own contrast needs: give more prompts."
-        )
-    without_null = replace(how, permutations=0)
-    single = [find_features(collected, label=name, half=half, settings=without_null) for name in enough]
-    U, S, V = (torch.zeros_like(part) for part in (whole.U, whole.S, whole.V))
-    energy = torch.zeros_like(whole.energy)
-    for layer, head in torch.cartesian_prod(*(torch.arange(n) for n in whole.energy.shape)).tolist():
-        columns = [column for features in single for column in _columns(features, layer, head)]
-        if not columns:
-            continue
-        u, v, s = paired_span(columns)
-        rank = len(s)
-        U[layer, head, :, :rank], V[layer, head, :, :rank], S[layer, head, :rank] = u, v, s
-        energy[layer, head] = rank
-    return replace(whole, U=U, S=S, V=V, energy=energy, null=None, null_range=None, halves=None, threshold=None)
-
-
-def _columns(features: Features, layer: int, head: int) -> Iterable[_Column]:
-    """The directions that hold 99 % of a contrast, strongest first."""
-    for i in range(int(features.energy[layer, head])):
-        yield features.U[layer, head, :, i], features.V[layer, head, :, i], float(features.S[layer, head, i])
-
-
-def paired_span(
-    columns: Sequence[_Column],
-) -> tuple[Float[Tensor, "d_query rank"], Float[Tensor, "d_key rank"], Float[Tensor, "rank"]]:
-    """Orthonormal bases of both sides by Gram-Schmidt, in the order given; a pair must be independent on both.
-
-    >>> x, y = torch.eye(2, dtype=torch.float64)
-    >>> U, V, S = paired_span([(x, y, 3.0), ((x + y) / 2**0.5, x, 2.0), (x, x, 1.0)])
-    >>> U.tolist(), V.tolist(), S.tolist()
-    ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]], [3.0, 2.0])
-    """
-    d_query, d_key = len(columns[0][0]), len(columns[0][1])
-    U, V = columns[0][0].new_zeros(d_query, 0), columns[0][1].new_zeros(d_key, 0)
-    kept: list[float] = []
-    for u, v, s in columns:
-        new = [_outside(u, U), _outside(v, V)]
-        if min(float(column.norm()) for column in new) > _DEPENDENT:
-            U, V = (torch.cat([basis, (x / x.norm())[:, None]], 1) for basis, x in zip((U, V), new, strict=True))
-            kept.append(s)
-    return U, V, torch.tensor(kept, dtype=U.dtype)
-
-
-def _outside(x: Float[Tensor, "d"], basis: Float[Tensor, "d rank"]) -> Float[Tensor, "d"]:
-    for _ in range(2):  # twice, because rounding leaves a part after the first
-        x = x - basis @ (basis.T @ x)
-    return x
