@@ -40,7 +40,7 @@ from keyhole.naming.attached import to_json as naming_to_json
 from keyhole.naming.explain.candidates import Name
 from keyhole.naming.judge import judge
 from keyhole.naming.record import Named, Naming
-from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import Shown
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text

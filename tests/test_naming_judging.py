@@ -592,7 +592,7 @@ def test_names_are_stored_and_read_back(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("schema",), 2),
+        (("schema",), 3),
         (("naming", "seed"), "0"),
         (("naming", "signals", 0, "kind"), "guess"),
         (("naming", "signals", 0, "name", "text"), 3),

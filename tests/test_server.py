@@ -32,7 +32,7 @@ from keyhole.naming.attached import edge_names, save_naming
 from keyhole.naming.explain.candidates import Name
 from keyhole.naming.judge import judge
 from keyhole.naming.record import Named, Naming
-from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import distinct
 from keyhole.qk.firings import find_firings, head_map
 from keyhole.store import Outcome
@@ -754,7 +754,7 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     tests = (passes, replace(passes, passing=0.5), replace(passes, corrected=0.5))  # the last one fails
     texts = ("dest is </script>", "dest is a number", "src is a name")
     named = [
-        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), (test,), ())
+        Named(one.id, one.kind, one.head, one.about, Name(text, "hand"), (test,), ())
         for one, text, test in zip(subjects, texts, tests, strict=True)
     ]
     path = tmp_path / "names.json"
@@ -763,7 +763,7 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     with serving(Given(names=path)) as own, own.client() as client:
         assert client.get("/api/hello").json()["names"] is True
         told = ask(client, "names", prompt=PROMPT, target=["Mary"])
-        first, second, third = (told["edges"].get(one.about["edge"]) for one in subjects)
+        first, second, third = (told["edges"].get(str(one.about["edge"])) for one in subjects)
         assert first == {"text": "dest is </script>"} and third is None  # what fails is no name
         assert second == {"text": "dest is a number (above chance, not so here)"}
         known = edge_names(circuit, naming).items()
@@ -796,7 +796,7 @@ def test_compare(client: httpx.Client, run: keyhole.Run) -> None:
 
 def test_where(client: httpx.Client, organism: keyhole.Model, run: keyhole.Run) -> None:
     from keyhole.naming.corpus.gather import where
-    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.operands import read_what
 
     told = ask(client, "where", what="3.1:0", tokens=2000, top=3)
     assert told == plain(

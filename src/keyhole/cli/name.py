@@ -158,9 +158,9 @@ def name(
     require_namers(asked)
     if asked.by_model:
         require_file(transcript, (".jsonl",))
-    from keyhole.naming.subjects.stored import made_by, read
+    from keyhole.naming.subjects.operands import made_by, open_nameable
 
-    read_it: Any = read(what)
+    read_it: Any = open_nameable(what)
     _check(read_it, by, beside, out, asked)
     loaded = source.load_of(made_by(read_it))
     if beside is not None:
@@ -242,7 +242,7 @@ def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
 
 def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, tokens: int, seed: int, json: bool) -> None:
     from keyhole.naming.cues import tell_apart
-    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.operands import read_what
     from keyhole.naming.subjects.subject import Subject
 
     a, b = (read_what(model, text) for text in pair)

@@ -72,7 +72,7 @@ def where(
         keyhole where 3.1:0 --lens
     """
     from keyhole.naming.corpus.gather import where as find
-    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.operands import read_what
 
     loaded = source.load(_model_of(what, source.model))
     sought = read_what(loaded, what)
@@ -111,7 +111,7 @@ def _model_of(what: str, given: str | None) -> str | None:
     if given is not None or "#" not in what:
         return given
     from keyhole.models.organism import source_named
-    from keyhole.naming.subjects.stored import made_by
+    from keyhole.naming.subjects.operands import made_by
 
     return source_named((made_by(what) or {}).get("name"))
 

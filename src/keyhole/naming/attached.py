@@ -16,15 +16,15 @@ import torch
 
 from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit, Edge
-from keyhole.circuits.records import SideName
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
 from keyhole.models.numbers import require_same_weights
 from keyhole.naming.judge.judge import RIGHT, rule_judge
 from keyhole.naming.judge.questions import Marked, Question
 from keyhole.naming.record import Named, Naming
-from keyhole.naming.subjects.files import signal_subjects
-from keyhole.naming.subjects.subject import ALIKE, APART, Shown, Subject, alike, basis_of, paired
+from keyhole.naming.subjects.kinds import signal_subjects
+from keyhole.naming.subjects.operands import with_numbers
+from keyhole.naming.subjects.subject import ALIKE, Shown, Subject, alike, basis_of, paired
 from keyhole.strict import parse_json, quoted, read, read_text, require, require_fields
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def name_of(naming: Naming, what: str | Subject) -> Named | None:
 
 def ids_beside(one: Named) -> tuple[str, ...]:
     """The other terms that have this direction."""
-    return tuple(one.about["also"].split(APART)) if one.about.get("also") else ()
+    return one.about.get("also", ())
 
 
 def named_edges(circuit: Circuit, naming: Naming, model: "Model | None" = None) -> dict[Edge, Named]:
     """The edges of a circuit that have a name, passed or not; one from a file needs the `model` that made it."""
     require_same_model(naming, circuit.model)
     found = ((one, name_of(naming, one)) for one in signal_subjects(circuit, model))
-    return {circuit.edges[int(one.about["edge"])]: named for one, named in found if named is not None}
+    return {circuit.edges[one.about["edge"]]: named for one, named in found if named is not None}
 
 
 def edge_names(
@@ -117,7 +117,7 @@ def _of_head(head: Head, own: list[Named]) -> HeadNames:
     """Those that pass first, then those of most prompts, then as they were given."""
     right = [one for one in own if one.outcome() in RIGHT]
     passed = sum(one.outcome() == "passes" for one in right)
-    ranked = sorted(right, key=lambda one: (one.outcome() != "passes", -int(one.about.get("prompts", "0"))))
+    ranked = sorted(right, key=lambda one: (one.outcome() != "passes", -one.about.get("prompts", 0)))
     names = {one.name.text: one for one in ranked[::-1]}
     return HeadNames(head, len(own), len(right), passed, tuple(names.values())[::-1])
 
@@ -182,7 +182,7 @@ def _cut(found: list[tuple[str, Mark]], around: int) -> list[tuple[str, Mark]]:
 
 # How are names stored? One JSON document, read back strictly: what is not validated is not accepted.
 
-SCHEMA = 1
+SCHEMA = 2  # in schema 1 all of `about` was text
 
 
 def save_naming(naming: Naming, path: str | Path) -> None:
@@ -212,8 +212,11 @@ def from_json(text: str) -> Naming:
     """Names from their JSON document."""
     document = parse_json(text)
     require_fields(document, ("schema", "naming"), "the document")
-    require(document["schema"] == SCHEMA, f"its schema is {quoted(document['schema'])}, and {SCHEMA} is read here.")
-    naming = read(Naming, document["naming"])
+    schema, plain_naming = document["schema"], document["naming"]
+    require(schema in (1, SCHEMA), f"its schema is {quoted(schema)}, and 1 to {SCHEMA} are read here.")
+    if schema == 1 and isinstance(plain_naming, dict):
+        plain_naming = {**plain_naming, "signals": with_numbers(plain_naming.get("signals"))}
+    naming = read(Naming, plain_naming)
     ids = [one.id for one in naming.signals]
     require(len(set(ids)) == len(ids), "two signals have the same id.")
     for named in naming.signals:
@@ -226,11 +229,10 @@ def from_json(text: str) -> Naming:
 
 
 def subject_again(model: "Model", named: Named) -> Subject:
-    """The subject of a name of a signal or channel, up to the four digits of its coordinates."""
-    if "coordinates" not in named.about:
+    """The subject of a named signal or channel."""
+    about = named.about
+    if "coordinates" not in about:
         raise KeyholeError(f"{named.id} is no signal and no channel: its direction is not stored with its name.")
-    channels = [int(k) for k in named.about["channels"].split(",")]
-    coordinates = torch.tensor([float(x) for x in named.about["coordinates"].split(",")])
-    side: SideName = "dest" if named.about.get("side") == "dest" else "src"
-    directions = paired(model, named.head, side, channels, coordinates=coordinates, basis=basis_of(named.about))
-    return Subject(named.id, named.kind, named.head, *directions, about=named.about)
+    coordinates, side = torch.tensor(about["coordinates"]), about.get("side", "src")
+    directions = paired(model, named.head, side, about["channels"], coordinates=coordinates, basis=basis_of(about))
+    return Subject(named.id, named.kind, named.head, *directions, about=about)

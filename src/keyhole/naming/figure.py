@@ -88,7 +88,7 @@ def name_row(one: Named) -> tuple[Cell, ...]:
     """A name with its outcome and scores."""
     test, prompts = one.test(), one.about.get("prompts")
     scores = (None,) * 5 if test is None else (test.accuracy, test.auc, test.corrected, test.beyond, test.passing)
-    return (one.id, None if prompts is None else int(prompts), str(one.name), one.outcome(), *scores)
+    return (one.id, prompts, str(one.name), one.outcome(), *scores)
 
 
 def _side(one: Side) -> Section:
@@ -120,10 +120,14 @@ def _evidence(one: Named) -> Section:
             for claim in one.name.claims
         )
     ]
-    about = [f"{key} {value}" for key, value in one.about.items() if key != "coordinates"]
+    about = [f"{key} {_about_text(value)}" for key, value in one.about.items() if key != "coordinates"]
     told += [", ".join(about)]
     rows = [(Spans(parts(shown)), shown.value, shown.attention) for shown in one.examples]
     return Section(one.id, ["\n\n".join(told), Table(("example", ">value", ">attention"), rows)], linked=False)
+
+
+def _about_text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _test_text(test: Tested) -> str:

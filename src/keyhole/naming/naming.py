@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import torch
 
 from keyhole.brief import brief, head_name
 from keyhole.errors import KeyholeError
 from keyhole.naming.corpus.corpus import Source
 from keyhole.naming.corpus.gather import TOKENS, gather
+from keyhole.naming.corpus.kept import salt
 from keyhole.naming.explain.candidates import Explainer
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.judge.judge import RULES, Judge
@@ -31,9 +33,10 @@ from keyhole.naming.llm.endpoint import KEYS, Endpoint, Patience
 from keyhole.naming.llm.post import client
 from keyhole.naming.llm.transcript import Talk, open_transcript
 from keyhole.naming.record import Naming, name_signals
-from keyhole.naming.subjects.stored import MOST, What, model_for, random_subjects, read, subjects_of
-from keyhole.naming.subjects.subject import Examples, Subject
+from keyhole.naming.subjects.operands import MOST, Nameable, model_for, open_nameable, subjects_of
+from keyhole.naming.subjects.subject import About, Examples, Subject, basis_of, paired
 from keyhole.progress import Progress, Stage, part_of, quiet, silent
+from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -78,7 +81,7 @@ class Sought:
 
 
 def name(
-    what: What,
+    what: Nameable | Path,
     model: "Model | None" = None,
     *,
     corpus: Source | None = None,
@@ -111,7 +114,7 @@ def name(
 
 
 def seek(
-    what: What,
+    what: Nameable | Path,
     model: "Model | None" = None,
     *,
     corpus: Source | None = None,
@@ -125,7 +128,7 @@ def seek(
     """The same without names: what is to be named, and where it fires."""
     if most < 1 or random < 0:
         raise KeyholeError(f"{most} signals and {random} random directions were asked for: give 1 and 0 or more.")
-    what = read(what)
+    what = open_nameable(what)
     loaded = model_for(what, model)
     subjects = subjects_of(what, loaded, most=most, progress=part_of(progress, 0, _SUBJECTS))
     every = [*subjects, *randoms(loaded, subjects, random, seed)]
@@ -134,6 +137,35 @@ def seek(
     )
     n = len(subjects)
     return Sought(loaded.name, loaded.fingerprint(), seed, tuple(found[:n]), tuple(found[n:]))
+
+
+def random_subjects(model: "Model", like: Sequence[Subject], seed: int = 0) -> list[Subject]:
+    """One random direction beside each of some subjects: in its head, on its side, paired by Omega as a signal is.
+
+    Its coordinates in u_k (dest) or v_k (src) are those of a uniformly random unit vector in the space that the head
+    reads. A random vector in a random subspace has the same distribution, whatever the subspace's rank, so this is a
+    control for signals of any rank.
+
+    >>> import keyhole
+    >>> from keyhole.naming.subjects import channel_subjects
+    >>> model = keyhole.load()
+    >>> [subject.id for subject in random_subjects(model, channel_subjects(model, (3, 1), [4]))]
+    ['3.1 random 0', '3.1 random 1']
+    """
+    subjects = []
+    for number, subject in enumerate(like):
+        basis = basis_of(subject.about)
+        om = omega(model, subject.head[0], basis)
+        sigma, rank = om.sigma[subject.head[1]], int(om.rank[subject.head[1]])
+        rng = np.random.default_rng(int(salt(seed, subject.id, "random")))
+        drawn = torch.from_numpy(rng.standard_normal(rank)).to(sigma.device)
+        side = subject.about.get("side", "dest")
+        coordinates = drawn * sigma[:rank].double() if side == "dest" else drawn  # a_k / sigma_k is what u_k has
+        directions = paired(model, subject.head, side, range(rank), coordinates=coordinates, basis=basis)
+        about = About(side=side, like=subject.id)
+        name = f"{head_name(subject.head)} random {number}"
+        subjects.append(Subject(name, "random", subject.head, *directions, about=about))
+    return subjects
 
 
 def randoms(model: "Model", like: Sequence[Subject], n: int, seed: int = 0) -> list[Subject]:

@@ -35,7 +35,7 @@ from keyhole.naming.judge.judge import (
     too_few,
 )
 from keyhole.naming.judge.questions import Asking, Halves, Posed, Question, QuestionKind, Span, pose, split
-from keyhole.naming.subjects.subject import Examples, Shown, SubjectKind
+from keyhole.naming.subjects.subject import About, Examples, Shown, SubjectKind
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Named:
     id: str
     kind: SubjectKind
     head: Head  # layer and head
-    about: Mapping[str, str]
+    about: About
     name: Name  # the sentence, and what it claims
     tests: tuple[Tested, ...]  # how often it was right
     examples: tuple[Shown, ...]  # a few that the explainer saw
@@ -194,7 +194,8 @@ def _row(one: Named) -> dict[str, Any]:
         "kind": one.kind,
         "layer": one.head[0],
         "head": one.head[1],
-        **{key: one.about.get(key) for key in ("prompts", "also")},
+        "prompts": one.about.get("prompts"),
+        "also": "; ".join(one.about.get("also", ())) or None,
         "name": one.name.text,
         "outcome": one.outcome(),
         **{name: None if test is None else getattr(test, name) for name in scores},
@@ -319,8 +320,7 @@ def _judged(work: Sequence[_Work], asked: Tests, nulls: Tests) -> tuple[Named, .
 def _named(work: _Work, tests: tuple[Tested, ...]) -> Named:
     subject = work.examples.subject
     top = sorted((one for one in work.halves.seen if one.pick == "top"), key=lambda one: -one.value)
-    about = dict(subject.about)
-    return Named(subject.id, subject.kind, subject.head, about, work.name, tests, tuple(top[:_FEW]))
+    return Named(subject.id, subject.kind, subject.head, subject.about, work.name, tests, tuple(top[:_FEW]))
 
 
 def _unlike(own: Sequence[_Work], seed: int) -> dict[str, list[_Work]]:

@@ -27,8 +27,8 @@ from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, Sha
 from keyhole.naming.naming import Namers, name_by, randoms, seek
 from keyhole.naming.record import LANDMARKS, Naming
 from keyhole.naming.representatives import Side, side_by_side
-from keyhole.naming.subjects.files import signal_subjects
-from keyhole.naming.subjects.stored import strength
+from keyhole.naming.subjects.kinds import signal_subjects
+from keyhole.naming.subjects.operands import strength
 from keyhole.naming.subjects.subject import Subject, distinct
 from keyhole.progress import part_of
 from keyhole.stats import Interval, fisher
