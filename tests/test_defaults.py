@@ -41,12 +41,12 @@ from keyhole.lab.payload_task import Latents
 from keyhole.lab.svf import SVFSettings
 from keyhole.models.run import Run
 from keyhole.naming import naming as naming_name
-from keyhole.naming.corpus import gather as naming_where
 from keyhole.naming.llm import Patience
 from keyhole.naming.naming import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
+from keyhole.settings.naming import NameSettings, WhereSettings
 from keyhole.store.engines import EngineName
 from keyhole.studies.comparison.compare import compare as comparison_compare
 from keyhole.studies.curves.curves import curves as measure_curves
@@ -98,11 +98,11 @@ SAME = [
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
-    (name_command, naming_name.seek, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
+    (name_command, NameSettings, {"most", "random", "tokens", "seed", "folder"}),
     (name_command, Namers, {"explainer", "judge", "questions", "transcript", "price", "yes"}),
     (reproduce_command, Choices, {"dtype", "as_printed", "revisions"}),
     (reproduce_command, Namers, {"explainer", "judge", "yes"}),
-    (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
+    (where, WhereSettings, {"top", "length", "tokens", "seed"}),
     (
         contrast,
         StudySettings,
@@ -127,9 +127,8 @@ def test_defaults_agree(command: Callable[..., Any], function: Callable[..., Any
 
 def test_settings_have_the_same_defaults() -> None:
     seek, name = defaults(naming_name.seek), defaults(naming_name.name)
-    assert {key: name[key] for key in seek} == seek and name["explainer"].__name__ == defaults(name_command)[
-        "explainer"
-    ]
+    assert {key: name[key] for key in seek} == seek
+    assert name["explainer"].__name__ == defaults(name_command)["explainer"]
     assert (defaults(name_command)["llm_tries"], defaults(name_command)["llm_per_minute"]) == (
         Patience().tries,
         Patience().per_minute,

@@ -22,8 +22,7 @@ from keyhole.models.tokens import text_ids
 from keyhole.naming.corpus import gather as gathering
 from keyhole.naming.corpus.corpus import chunks
 from keyhole.naming.corpus.gather import gather, where
-from keyhole.naming.corpus.kept import NEVER, ROW, Kept, mixed, nth, salt, tickets, which
-from keyhole.naming.corpus.state import Amounts
+from keyhole.naming.corpus.state import NEVER, ROW, Amounts, Kept, mixed, nth, salt, tickets, which
 from keyhole.naming.naming import random_subjects
 from keyhole.naming.subjects import (
     channel_subjects,
@@ -281,17 +280,17 @@ def test_bad_subjects_and_amounts_are_refused() -> None:
     model = tiny_model("gpt2")
     one = subjects_of(model, 1)[0]
     for subjects, reason in [
-        ([], "nothing to find"),
-        ([one, one], "two subjects are called 's0'"),
-        ([replace(one, head=(0, 9))], "head 0.9, which"),
+        ([], "no subjects to find"),
+        ([one, one], "2 subjects have the id 's0'"),
+        ([replace(one, head=(0, 9))], "no head 0.9"),
         ([replace(one, query=one.query[:3], key=one.key[:3])], "directions of 3"),
         ([replace(one, key=one.key * math.nan)], "NaN"),
     ]:
         with pytest.raises(KeyholeError, match=reason):
             gather(model, subjects, texts_of(model, 3))
-    with pytest.raises(KeyholeError, match="-1 examples"):
+    with pytest.raises(KeyholeError, match="top is -1 examples"):
         Amounts(top=-1)
-    with pytest.raises(KeyholeError, match="0 tokens"):
+    with pytest.raises(KeyholeError, match="tokens is 0, but should be at least 1"):
         gather(model, [one], texts_of(model, 3), tokens=0)
     with pytest.raises(KeyholeError, match="no tokenizer: give a corpus of token ids"):
         gather(model, [one])

@@ -16,7 +16,7 @@ from conftest import tiny_model
 from keyhole import KeyholeError
 from keyhole.features.contrast.finding import Feature
 from keyhole.features.contrast.found import FoundHead
-from keyhole.naming.attached import load_naming
+from keyhole.naming.record import load_naming
 from keyhole.naming.subjects import contrast_subjects
 from keyhole.naming.subjects.operands import (
     feature_subjects,
@@ -92,7 +92,7 @@ def test_a_planted_feature_goes_through_a_file_and_is_named_there(tmp_path: Path
     places = json.loads(
         command("where", "features.json#0", "--tokens", "3000", "--json", "--lens", folder=tmp_path, timeout=60).stdout
     )
-    assert places["what"] == planted().id and places["shown"] and places["lens"]["dest"]["tokens"][0][0] == "to"
+    assert places["id"] == planted().id and places["shown"] and places["lens"]["dest"]["tokens"][0][0] == "to"
     assert all(one["tokens"][one["dest"]].strip() == "to" for one in places["shown"])
 
 

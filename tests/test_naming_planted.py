@@ -25,7 +25,8 @@ from keyhole.naming.judge import judge
 from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, beyond, corrected, rule_judge
 from keyhole.naming.judge.questions import Asking, Marked
 from keyhole.naming.naming import randoms
-from keyhole.naming.record import Naming, name_signals
+from keyhole.naming.record import Naming
+from keyhole.naming.signals import name_signals
 from keyhole.naming.subjects.subject import Examples, Shown, Subject
 from keyhole.stats import at_least
 

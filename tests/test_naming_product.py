@@ -16,17 +16,14 @@ from keyhole.faithfulness.story import story_text
 from keyhole.naming import cues
 from keyhole.naming.attached import (
     edge_names,
-    from_json,
     head_names,
     ids_beside,
-    load_naming,
     marked_text,
     name_of,
     named_edges,
     parts,
     require_same_model,
     subject_again,
-    to_json,
 )
 from keyhole.naming.cues import BREAKS, EXTRA, apart, break_cue, broken
 from keyhole.naming.explain.candidates import Name
@@ -36,7 +33,7 @@ from keyhole.naming.figure import names_page
 from keyhole.naming.judge import judge
 from keyhole.naming.judge.questions import Marked
 from keyhole.naming.naming import name, randoms
-from keyhole.naming.record import Named, Naming
+from keyhole.naming.record import Named, Naming, from_json, load_naming, to_json
 from keyhole.naming.representatives import cues_of, side_by_side
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
 from keyhole.naming.subjects.operands import subjects_of
@@ -122,11 +119,11 @@ def test_same_and_alike_have_their_thresholds() -> None:
 
 
 def test_both_sides_of_one_channel_are_the_same_direction_and_of_several_are_not() -> None:
-    one = {"channels": "2,5", "coordinates": "+0.6000,+0.8000", "side": "dest"}
-    assert alike(one, {**one, "coordinates": "+0.8000,+0.6000"}) == pytest.approx(0.96)
+    one = About(channels=(2, 5), coordinates=(0.6, 0.8), side="dest")
+    assert alike(one, {**one, "coordinates": (0.8, 0.6)}) == pytest.approx(0.96)
     assert alike(one, {**one, "side": "src"}) == 0
-    assert alike(one, {**one, "channels": "2,6"}) == 0 and alike(one, {}) == 0
-    single = {"channels": "2", "coordinates": "-1.0000", "side": "dest"}
+    assert alike(one, {**one, "channels": (2, 6)}) == 0 and alike(one, {}) == 0
+    single = About(channels=(2,), coordinates=(-1.0,), side="dest")
     assert alike(single, {**single, "side": "src"}) == 1
 
 
@@ -407,7 +404,7 @@ def test_the_command_tells_sides_and_cues_as_json_too(store: keyhole.store.Store
     found = json.loads(told.stdout)
     assert found["by"] == "order" and [one["group"] for one in found["sides"]] == ["order=ABBA", "order=BABA"]
     named = load_naming(tmp_path / "n.json")
-    assert {"schema": 1, "naming": found["naming"]} == json.loads((tmp_path / "n.json").read_text())
+    assert {"schema": 2, "naming": found["naming"]} == json.loads((tmp_path / "n.json").read_text())
     sides = side_by_side(store, named, model(), by="order")
     assert found["sides"] == json.loads(json.dumps([one.plain for one in sides]))
     edges = [edge for one in found["sides"] for edge in one["edges"]]

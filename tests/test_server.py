@@ -28,10 +28,10 @@ from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
 from keyhole.models import load
-from keyhole.naming.attached import edge_names, save_naming
+from keyhole.naming.attached import edge_names
 from keyhole.naming.explain.candidates import Name
 from keyhole.naming.judge import judge
-from keyhole.naming.record import Named, Naming
+from keyhole.naming.record import Named, Naming, save_naming
 from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import distinct
 from keyhole.qk.firings import find_firings, head_map
@@ -803,11 +803,11 @@ def test_where(client: httpx.Client, organism: keyhole.Model, run: keyhole.Run) 
         {**asdict(where(organism, read_what(organism, "3.1:0"), tokens=2000, top=3)), "model": "organism"}
     )
     heard = ask(client, "where", **FIRING, side="dest", signal=0, tokens=2000, top=3)
-    assert heard["what"] == "3.6 dest 3 <- mlp 0" and len(heard["shown"]) == 3
+    assert heard["id"] == "3.6 dest 3 <- mlp 0" and len(heard["shown"]) == 3
     circuit = run.trace()
     number = next(i for i, edge in enumerate(circuit.edges) if edge.side == "src")
     edge = ask(client, "where", circuit={"prompt": PROMPT}, edge=number, tokens=2000, top=3)
-    assert edge["what"].endswith(f"#{number}")
+    assert edge["id"].endswith(f"#{number}")
     assert "is no signal" in refused(client, "where", circuit={"prompt": PROMPT}, edge=0)
     assert "keyhole where" in refused(client, "where", what="/etc/passwd#1")
 

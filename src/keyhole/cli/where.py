@@ -21,6 +21,7 @@ from keyhole.cli.options import (
 )
 from keyhole.cli.verify import model_named
 from keyhole.errors import KeyholeError
+from keyhole.settings.naming import WhereSettings
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
@@ -43,13 +44,10 @@ def where(
     ] = None,
     *,
     source: ModelOptions,
-    top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
-    tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
-    length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
+    settings: WhereSettings,
     lens: Annotated[
         bool, typer.Option("--lens", help="Tell which tokens' embeddings and unembeddings its directions are near to.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
@@ -78,13 +76,13 @@ def where(
     sought = read_what(loaded, what)
     near = _lens(loaded, sought) if lens else None
     with show.progress_bar("Reading") as progress:
-        found = find(loaded, sought, corpus, top=top, length=length, tokens=tokens, seed=seed, progress=progress)
+        found = find(loaded, sought, corpus, settings=settings, progress=progress)
     if json:
         show.as_json({**asdict(found), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
         return
     if near is not None:
         show.plain(f"{near}\n")
-    show.plain(f"{found.what} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
+    show.plain(f"{found.id} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
     if not found.shown:
         show.plain("it fires nowhere: no pair of tokens has two positive values.")
         return

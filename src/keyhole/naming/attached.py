@@ -6,26 +6,21 @@ An edge of a circuit is looked up by its direction: the same channels of the sam
 same way (in one channel: the same sign). So names of a store serve any circuit of the same model.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.errors import KeyholeError
-from keyhole.files import require_file, write_at_once
 from keyhole.models.numbers import require_same_weights
 from keyhole.naming.judge.judge import RIGHT, rule_judge
 from keyhole.naming.judge.questions import Marked, Question
 from keyhole.naming.record import Named, Naming
 from keyhole.naming.subjects.kinds import signal_subjects
-from keyhole.naming.subjects.operands import with_numbers
 from keyhole.naming.subjects.subject import ALIKE, Shown, Subject, alike, basis_of, paired
-from keyhole.strict import parse_json, quoted, read, read_text, require, require_fields
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -178,51 +173,6 @@ def _cut(found: list[tuple[str, Mark]], around: int) -> list[tuple[str, Mark]]:
     if not last[1] and len(last[0]) > around:
         found = [*found[:-1], (f"{last[0][:around]}…", "")]
     return found
-
-
-# How are names stored? One JSON document, read back strictly: what is not validated is not accepted.
-
-SCHEMA = 2  # in schema 1 all of `about` was text
-
-
-def save_naming(naming: Naming, path: str | Path) -> None:
-    """Write names as .json; the file appears whole or not at all."""
-    write_at_once(require_file(path, (".json",)), to_json(naming))
-
-
-def load_naming(path: str | Path) -> Naming:
-    """Read names; anything damaged, foreign or of another schema is refused with the reason."""
-    try:
-        return from_json(read_text(path))
-    except KeyholeError as error:
-        raise KeyholeError(f"{path} holds no names that can be read: {error}") from error
-
-
-def to_json(naming: Naming) -> str:
-    """Names as a JSON document; `from_json` gives back an equal record."""
-    return json.dumps(plain(naming), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-
-
-def plain(naming: Naming) -> dict[str, Any]:
-    """The same document as plain data."""
-    return {"schema": SCHEMA, "naming": asdict(naming)}
-
-
-def from_json(text: str) -> Naming:
-    """Names from their JSON document."""
-    document = parse_json(text)
-    require_fields(document, ("schema", "naming"), "the document")
-    schema, plain_naming = document["schema"], document["naming"]
-    require(schema in (1, SCHEMA), f"its schema is {quoted(schema)}, and 1 to {SCHEMA} are read here.")
-    if schema == 1 and isinstance(plain_naming, dict):
-        plain_naming = {**plain_naming, "signals": with_numbers(plain_naming.get("signals"))}
-    naming = read(Naming, plain_naming)
-    ids = [one.id for one in naming.signals]
-    require(len(set(ids)) == len(ids), "two signals have the same id.")
-    for named in naming.signals:
-        for one in named.examples:
-            require(0 <= one.src <= one.dest < len(one.tokens), f"an example of {named.id} has no such tokens.")
-    return naming
 
 
 # Which direction did a name stand for? Made again from the channels and coordinates that it was stored with.

@@ -32,6 +32,7 @@ from keyhole.naming.subjects.kinds import (
 )
 from keyhole.naming.subjects.subject import About, Subject, SubjectKind, distinct
 from keyhole.progress import Progress, silent
+from keyhole.settings.naming import NameSettings
 from keyhole.store.model import model_of
 from keyhole.store.store import Store, Where, open_store
 from keyhole.strict import Index, parse_json, read, read_text, require, shortened
@@ -147,7 +148,6 @@ def _subject(record: _Record) -> Subject:
 
 FeaturesFound = Found | FoundHead | Study | HeadFeatures
 Nameable = Circuit | Store | Head | StoredSubjects | FeaturesFound | Sequence[Subject] | str  # a text: a part, 3.1:4
-MOST = 100
 _AS_MANY_TERMS = 4  # for every subject that is wanted, since many terms share a direction
 _PROMPTS = 20  # over which a term's coordinates are summed; in one channel a single prompt would do
 
@@ -179,7 +179,12 @@ def is_part(text: str) -> bool:
 
 
 def subjects_of(
-    nameable: Nameable | Path, model: "Model", *, most: int = MOST, where: Where = None, progress: Progress = silent
+    nameable: Nameable | Path,
+    model: "Model",
+    *,
+    most: int = NameSettings.most,
+    where: Where = None,
+    progress: Progress = silent,
 ) -> list[Subject]:
     """The subjects of a circuit, store, head or file: one for every direction, the most frequent or strongest first."""
     nameable = open_nameable(nameable)

@@ -127,7 +127,7 @@ def naming(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
         raise KeyholeError("there are no names: start keyhole explore with --names names.json.")
     told.check()
     above = [replace(found.above_chance(), group="names"), *found.controls]
-    shares = [_share(found.share(*one), "pass") for one in found.asked()]
+    shares = [_share(found.share(*one), "pass") for one in found.question_kinds()]
     shares += [_share(one, "pass" if one.group == RANDOM_PASS else "above chance") for one in above]
     about = {"model": found.model, "explainer": found.explainer, "seed": found.seed, "level": LEVEL}
     return {**about, "landmarks": LANDMARKS, "shares": shares, "signals": [_signal(one) for one in found.signals]}
