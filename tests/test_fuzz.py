@@ -35,7 +35,7 @@ from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import read_contrast
 from keyhole.features.sae import read_dictionary
 from keyhole.models.gguf import require_whole
-from keyhole.naming.explain.candidates import Name
+from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
 from keyhole.naming.record import Named, Naming
 from keyhole.naming.record import from_json as naming_from_json

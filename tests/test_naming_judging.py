@@ -17,7 +17,6 @@ from scipy.stats import binom, fisher_exact, mannwhitneyu
 
 from keyhole import KeyholeError, Model
 from keyhole.naming.explain import lens, statistics, tokens_alone
-from keyhole.naming.explain.candidates import Name, pairs_of
 from keyhole.naming.explain.language import (
     AFTER,
     KINDS,
@@ -36,7 +35,8 @@ from keyhole.naming.explain.language import (
     kinds,
     true_of,
 )
-from keyhole.naming.explain.over_represented import parse, render, rule
+from keyhole.naming.explain.over_represented import pairs_of
+from keyhole.naming.explain.sentences import Name, parse, render, rule
 from keyhole.naming.judge import judge as scores
 from keyhole.naming.judge.judge import RULES, Answer, beyond, by_embedding, nearest, odd_one_out, rule_judge, shuffled
 from keyhole.naming.judge.questions import Asking, Halves, Marked, Posed, Question, mixed, pose, split

@@ -26,9 +26,8 @@ from keyhole.naming.attached import (
     subject_again,
 )
 from keyhole.naming.cues import BREAKS, EXTRA, apart, break_cue, broken
-from keyhole.naming.explain.candidates import Name
 from keyhole.naming.explain.language import holds
-from keyhole.naming.explain.over_represented import parse
+from keyhole.naming.explain.sentences import Name, parse
 from keyhole.naming.figure import names_page
 from keyhole.naming.judge import judge
 from keyhole.naming.judge.questions import Marked

@@ -29,7 +29,7 @@ from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
 from keyhole.models import load
 from keyhole.naming.attached import edge_names
-from keyhole.naming.explain.candidates import Name
+from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
 from keyhole.naming.record import Named, Naming, save_naming
 from keyhole.naming.subjects.kinds import signal_subjects

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.features.sae import Nearest
     from keyhole.models.model import Model
-    from keyhole.naming.explain.candidates import Lens
+    from keyhole.naming.explain.sentences import Lens
     from keyhole.naming.subjects.subject import Shown, Subject
 
 COLUMNS = (">value", ">attention", "src", "dest", "text")
@@ -90,7 +90,7 @@ def where(
 
 
 def _lens(model: Model, sought: Subject | Head) -> Lens:
-    from keyhole.naming.explain.candidates import lens
+    from keyhole.naming.explain.sentences import lens
 
     if isinstance(sought, tuple):
         raise KeyholeError("--lens is of one channel (3.1:4), edge (mary.json#12) or feature, not of a whole head.")

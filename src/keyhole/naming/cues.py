@@ -19,8 +19,8 @@ from keyhole.models.tokens import Encoded, encode
 from keyhole.naming.corpus.corpus import Source
 from keyhole.naming.corpus.gather import gather
 from keyhole.naming.corpus.layer import Readers, readers_of
-from keyhole.naming.explain.candidates import Explainer, Name
 from keyhole.naming.explain.over_represented import statistics
+from keyhole.naming.explain.sentences import Explainer, Name
 from keyhole.naming.judge.judge import LEVEL, Tested, rule_judge, tested
 from keyhole.naming.judge.questions import Marked, Posed, Question, marked, split
 from keyhole.naming.subjects.subject import Examples, Shown, Subject

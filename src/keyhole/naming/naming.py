@@ -22,8 +22,8 @@ from keyhole.errors import KeyholeError
 from keyhole.naming.corpus.corpus import Source
 from keyhole.naming.corpus.gather import gather
 from keyhole.naming.corpus.state import salt
-from keyhole.naming.explain.candidates import Explainer
 from keyhole.naming.explain.over_represented import statistics
+from keyhole.naming.explain.sentences import Explainer
 from keyhole.naming.judge.judge import RULES, Judge
 from keyhole.naming.judge.questions import QuestionKind
 from keyhole.naming.llm.asking import Price, estimate, with_model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from keyhole.brief import Head, Table, as_dataframe, brief
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
-from keyhole.naming.explain.candidates import Name
+from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge.judge import (
     LEVEL,
     NAMELESS,

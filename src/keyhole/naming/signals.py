@@ -7,8 +7,8 @@ from typing import Unpack, get_args
 from zlib import crc32
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.explain.candidates import Explainer, Name
 from keyhole.naming.explain.over_represented import statistics, tokens_alone
+from keyhole.naming.explain.sentences import Explainer, Name
 from keyhole.naming.judge.judge import (
     ALONE,
     NAMELESS,

@@ -101,8 +101,8 @@ class Asking:
     def __post_init__(self) -> None:
         if self.questions < 1 or not 0 <= self.hard <= 1 or not 0 <= self.high <= 9:
             raise KeyholeError(
-                f"questions is {self.questions}, hard {self.hard} and high {self.high}: ask at least one question, with "
-                "a share of hard negatives from 0 to 1, and of deciles up to 9."
+                f"questions is {self.questions}, hard {self.hard} and high {self.high}: ask at least one question, "
+                "with a share of hard negatives from 0 to 1, and of deciles up to 9."
             )
 
 

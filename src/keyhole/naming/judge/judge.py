@@ -15,7 +15,7 @@ from jaxtyping import Float
 from keyhole.brief import Head
 from keyhole.errors import KeyholeError
 from keyhole.naming.explain.language import holds, normal, true_of
-from keyhole.naming.explain.over_represented import Rule, parse
+from keyhole.naming.explain.sentences import Rule, parse
 from keyhole.naming.judge.questions import Marked, Posed, Question, QuestionKind, Span
 from keyhole.stats import at_least, benjamini_hochberg, fisher, wilson
 
