@@ -168,9 +168,9 @@ def test_seeds_are_linear_where_there_is_a_wrong_answer(organism: Model) -> None
 
     wrong = (token_id(organism, prompts[0].against[0]),)
     assert seeds(Tracing()) == [("linear", 0.8, wrong), ("prob", 0.8, ())]
-    assert seeds(Tracing(seeds="prob")) == [("prob", 0.8, ()), ("prob", 0.8, ())]
-    assert seeds(Tracing(seeds="linear")) == [("linear", 0.8, wrong), ("linear", 0.8, ())]
-    assert seeds(Tracing(seeds=Probability(0.9))) == [("prob", 0.9, ()), ("prob", 0.9, ())]
+    assert seeds(Tracing(metric="prob")) == [("prob", 0.8, ()), ("prob", 0.8, ())]
+    assert seeds(Tracing(metric="linear")) == [("linear", 0.8, wrong), ("linear", 0.8, ())]
+    assert seeds(Tracing(metric=Probability(0.9))) == [("prob", 0.9, ()), ("prob", 0.9, ())]
 
 
 def test_killed_at_random_points_and_gone_on_with(whole: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_constant_that_is_a_cause_goes_with_the_others(circuit: Circuit) -> No
 def test_circuits_from_a_probe_can_be_verified(gpt2: Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     direction = run.final_resid[-1] - run.layers[0].resid[-1]
-    circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.1)
+    circuit = trace(run, metric=Probe(direction, len(run.layers)), tau=0.1)
     assert circuit.mlps and circuit.verify(draws=0, edges=False).mlps and circuit.verify(mode="chain").agrees
     read = from_json(to_json(circuit)).verify(gpt2, draws=0, edges=False)
     assert not read.mlps and "keeps no probe's direction" in str(read)

@@ -443,7 +443,7 @@ def test_a_published_model_is_traced_from_its_name_movers(organism: Model) -> No
 def test_only_a_bias_is_no_circuit(organism: Model) -> None:
     made = organism.run(ioi(1, 0)[0].text)
     least = int(made.logits[-1].argmin())
-    assert trace_answer(made, least, against=int(made.logits[-1].argmax()), seeds="linear") is None
+    assert trace_answer(made, least, against=int(made.logits[-1].argmax()), metric="linear") is None
     with pytest.raises(KeyholeError, match=r"tau is 7\.0"):
         trace_answer(made, int(made.logits[-1].argmax()), tau=7.0)
 

@@ -41,7 +41,7 @@ PROMPT = "When Mary and John went to the store, John gave a drink to"
 
 @pytest.fixture(scope="module")
 def circuit(organism: keyhole.Model) -> keyhole.Circuit:
-    return organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
+    return organism.run(PROMPT).trace("Mary", against="John", metric="linear", through="heads")
 
 
 def test_round_trip_is_lossless(circuit: keyhole.Circuit, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_offsets_belong_to_their_head() -> None:
 def test_sinks_can_be_marked_or_collapsed() -> None:
     model = tiny_model("gptj")
     run = model.run(prompts_of(model, 12)[0])
-    kept, marked, collapsed = (rich_circuit(run, tau=0.2, sinks=s) for s in ("keep", "mark", "collapse"))
+    kept, marked, collapsed = (rich_circuit(run, tau=0.2, first_token=s) for s in ("keep", "mark", "collapse"))
     assert marked.nodes == kept.nodes and marked.parameters.sinks == "mark"
     assert any(kept.is_sink(t.node) for t in kept.firings)
     assert not any(collapsed.is_sink(t.node) for t in collapsed.firings)
@@ -231,11 +231,11 @@ def test_seeds_explain_the_objective(variant: str) -> None:
 def test_a_probe_seeds_a_circuit(gpt2: keyhole.Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     direction = run.layers[2].resid[9]
-    circuit = trace(run, seeds=Probe(direction, 2), tau=0.2)
+    circuit = trace(run, metric=Probe(direction, 2), tau=0.2)
     assert circuit.parameters.seeds == "probe" and circuit.parameters.probe_layer == 2
     assert all(node.layer is None or node.layer < 2 for node in circuit.nodes)
     with pytest.raises(KeyholeError, match="entries"):
-        trace(run, seeds=Probe(direction[:5], 2))
+        trace(run, metric=Probe(direction[:5], 2))
 
 
 def test_functions_and_numbers_as_thresholds(gpt2: keyhole.Model) -> None:
@@ -287,7 +287,7 @@ def test_no_target_is_the_likeliest_token(organism: keyhole.Model) -> None:
 
 def test_another_answer_implies_linear_seeds(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
-    assert run.trace("Mary", against="John") == run.trace("Mary", against="John", seeds="linear")
+    assert run.trace("Mary", against="John") == run.trace("Mary", against="John", metric="linear")
     assert run.trace("Mary").parameters.seeds == "prob"
 
 
@@ -298,7 +298,7 @@ def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Ci
     line = f"answer at 14:to: 'Mary' (probability {right:.3g}) against 'John' ({wrong:.3g})"
     assert line in str(circuit).splitlines() and line in str(from_json(to_json(circuit))).splitlines()
     assert line in html.unescape(circuit.to_html()).splitlines()  # for those without scripts
-    assert "against the mean of all tokens" in str(run.trace(seeds="linear"))
+    assert "against the mean of all tokens" in str(run.trace(metric="linear"))
     many = run.trace(Likeliest(5))
     assert f"and 2 more (probability {float(likely.topk(5).values.sum()):.3g})" in str(many)
 
@@ -313,10 +313,10 @@ def test_files_without_probabilities_are_read(circuit: keyhole.Circuit) -> None:
 
 def test_a_circuit_without_heads_says_so(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:
     run = organism.run(PROMPT)
-    bare = run.trace("Mary", seeds=Probability(0.3), through="heads")
+    bare = run.trace("Mary", metric=Probability(0.3), through="heads")
     assert not bare.heads and "no attention head is in this circuit" in str(bare)
     assert "--against" in str(bare) and "--seeds linear" in str(bare)
-    assert run.trace("Mary", seeds="linear").heads and circuit.heads  # what it recommends has some
+    assert run.trace("Mary", metric="linear").heads and circuit.heads  # what it recommends has some
     assert "no attention head" not in str(circuit)
 
 
@@ -330,9 +330,9 @@ def test_what_the_model_prefers_is_said(organism: keyhole.Model) -> None:
         run.trace("Mary", against=["Mary"])
     least = int(logits.argmin())
     with pytest.raises(NothingToTraceError, match="prefers the mean of all tokens to"):
-        run.trace(least, seeds="linear")
+        run.trace(least, metric="linear")
     with pytest.raises(NothingToTraceError, match="Turn the direction round"):
-        trace(run, seeds=Probe(-run.layers[2].resid[-1], 2))
+        trace(run, metric=Probe(-run.layers[2].resid[-1], 2))
 
 
 def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model) -> None:

@@ -335,7 +335,7 @@ def test_aggregated_signals_are_projections_of_what_was_written(store: Store, or
     for node in {edge.target for edge in circuit.edges if edge.side in ("dest", "src")}:
         into = circuit.nodes[node]
         assert into.layer is not None and into.head is not None
-        om, scale = omega(organism, into.layer), run.layer(into.layer).norm_scale
+        om, scale = omega(organism, into.layer), run.attention_run(into.layer).norm_scale
         for side, U, token in (("dest", om.u(into.head), into.dest), ("src", om.v(into.head), into.src)):
             total = torch.zeros(U.shape[0], dtype=torch.float64)
             for edge in circuit.edges_into(node):
@@ -785,7 +785,7 @@ def test_planted_families_of_a_store_are_told_apart(
 
 def test_a_contrast_beside_a_plain_answer_is_noted(organism: Model) -> None:
     run = organism.run("When Mary and John went to the store, John gave a drink to")
-    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", seeds="linear")
+    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", metric="linear")
     said = "one side explains Mary against John, a difference of logits, and the other Mary alone, a log-probability"
     for pair in ((plain, contrast), (contrast, plain)):
         assert said in str(compare(*pair, members=0))

@@ -293,7 +293,7 @@ COMMANDS = {
     "heads": ["--dest", "--src", "--tau", "--model", "--token-ids"],
     "channels": ["--head", "--dest", "--src"],
     "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
-    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--seeds", "--start"],
+    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--metric", "--start"],
     "verify": ["--model", "--draws", "--mode"],
     "backups": ["--model", "--head", "--first", "--like"],
     "compare": ["--threshold", "--out"],

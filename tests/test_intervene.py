@@ -56,7 +56,7 @@ def test_local_edits_leave_gqa_siblings_alone(variant: str) -> None:
     delta = torch.zeros(len(run), model.dims.d_head)
     delta[cut.tokens(run)] = -head_delta(run, cut)
     result = rerun(run, [Edits(heads=(HeadEdit(firing.layer, firing.head, keys=delta),))])
-    clean = run.attention(firing.layer)
+    clean = run.pattern(firing.layer)
     for head in range(model.dims.heads):
         weights = result.weights(run, 0, firing.layer, head)
         same = torch.allclose(weights, clean[head], atol=1e-5)
@@ -109,7 +109,7 @@ def test_controls_take_other_channels_of_the_same_writers(gpt2: keyhole.Model) -
 
 def test_boosting_is_the_opposite_of_removing(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
-    circuit = run.trace("Mary", against="John", seeds="linear", through="heads")
+    circuit = run.trace("Mary", against="John", metric="linear", through="heads")
     cut = side_cut(circuit, circuit.firings[0], "src")
     metric = Metric(len(run) - 1, circuit.parameters.target_ids)
     (removed,), (boosted,) = (intervene(run, [cut], metric, boost=boost) for boost in (False, True))
@@ -119,7 +119,7 @@ def test_boosting_is_the_opposite_of_removing(organism: keyhole.Model) -> None:
 
 
 def test_the_organisms_circuit_holds_and_controls_do_not(organism: keyhole.Model) -> None:
-    circuit = organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
+    circuit = organism.run(PROMPT).trace("Mary", against="John", metric="linear", through="heads")
     result = circuit.verify(draws=5)
     assert result.agrees and result.ratio() > 5
     again = verify(circuit, organism, draws=5)
@@ -127,7 +127,7 @@ def test_the_organisms_circuit_holds_and_controls_do_not(organism: keyhole.Model
 
 
 def test_sets_of_edges_are_removed_together(organism: keyhole.Model) -> None:
-    circuit = organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
+    circuit = organism.run(PROMPT).trace("Mary", against="John", metric="linear", through="heads")
     by_source: dict[int, int] = {}
     for edge in circuit.edges:
         if edge.side != "target":

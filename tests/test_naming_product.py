@@ -327,11 +327,11 @@ def test_a_broken_cue_is_measured_at_the_roles() -> None:
     values, weights = [], list[float]()
     for example in examples:
         run = model().run(example.text)
-        q, k = run.layer(1).q[6], run.layer(1).k[6]
+        q, k = run.attention_run(1).q[6], run.attention_run(1).k[6]
         d, s = example.position(run, "END"), example.position(run, "IO")
         a, b = float(q[d] @ subject.query), float(k[s] @ subject.key)
         values.append(a * b if a > 0 and b > 0 else 0.0)
-        weights.append(float(run.attention(1)[6, d, s]))
+        weights.append(float(run.pattern(1)[6, d, s]))
     intact = next(one for one in made if (one.how, one.src) == ("intact", "IO"))
     assert intact.value == pytest.approx(sum(values) / 6, rel=1e-4) and intact.prompts == 6
     assert intact.attention == pytest.approx(sum(weights) / 6, rel=1e-4)

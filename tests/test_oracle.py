@@ -271,21 +271,21 @@ def test_circuits_from_probabilities(variant: str) -> None:
 def test_circuits_from_differences_of_logits(variant: str) -> None:
     oracle, against = oracle_of(variant), [7, 11, 13]
     targets, end, seeds = traceable(oracle, lambda ids, end: oracle.linear_seeds(ids, against, end), n=2)
-    same_circuit(trace(oracle.run, targets, against=against, seeds="linear", end=end, through="heads"), seeds, oracle)
+    same_circuit(trace(oracle.run, targets, against=against, metric="linear", end=end, through="heads"), seeds, oracle)
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom"])
 def test_circuits_against_the_whole_vocabulary(variant: str) -> None:
     oracle = oracle_of(variant)
     (target,), end, seeds = traceable(oracle, lambda ids, end: oracle.linear_seeds(ids, [], end), n=1)
-    circuit = trace(oracle.run, target, seeds="linear", end=end, tau=0.2, keys="source", through="heads")
+    circuit = trace(oracle.run, target, metric="linear", end=end, tau=0.2, keys="source", through="heads")
     same_circuit(circuit, seeds, oracle, tau=0.2, keys="source")
 
 
 def test_a_circuit_of_the_likeliest_tokens() -> None:
     oracle, end = oracle_of("llama"), 6
     targets = numbers(oracle.run.logits[end]).argsort()[::-1][:4].tolist()
-    circuit = trace(oracle.run, Likeliest(4), seeds=Probability(0.95), end=end, through="heads")
+    circuit = trace(oracle.run, Likeliest(4), metric=Probability(0.95), end=end, through="heads")
     same_circuit(circuit, oracle.prob_seeds(targets, 0.95, end), oracle)
 
 

@@ -97,7 +97,7 @@ def test_a_head_looks_where_its_weight_is_large(organism: Model) -> None:
             assert not looks[number].any()
             continue
         for dest in (0, 5, len(run) - 1):
-            weights = run.layer(writer.layer).weights([writer.head or 0], [dest])[0, 0].numpy()
+            weights = run.attention_run(writer.layer).weights([writer.head or 0], [dest])[0, 0].numpy()
             assert looks[number, dest].tolist() == (weights >= min(0.05, 2.5 / (dest + 1))).tolist()
     for reader, component in zip(wiring.readers, asked.reach.component.tolist(), strict=True):
         if reader.layer is None:

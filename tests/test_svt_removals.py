@@ -41,7 +41,7 @@ def removed(oracle: Oracle, side: str, writer: tuple[int, int], channels: list[i
 
 def weight_without(oracle: Oracle, side: str, lost: np.ndarray) -> float:
     """The attention weight once the query, or the key at src, has lost this; softmax by hand."""
-    record = oracle.run.layer(oracle.layer)
+    record = oracle.run.attention_run(oracle.layer)
     q, k = record.q[oracle.head].numpy().copy(), record.k[record.kv(oracle.head)].numpy().copy()
     (q if side == "dest" else k)[oracle.token(side)] -= lost
     scores = torch.from_numpy(k @ q[oracle.dest]) * record.rule.scaling
@@ -196,7 +196,7 @@ def test_what_is_named_reads_the_stream_and_not_the_biases() -> None:
         else:
             key = V[:, ks] @ (V[:, ks].T @ vector)
             query = U @ (sigma * (V.T @ key))
-        record = run.layer(oracle.layer)
+        record = run.attention_run(oracle.layer)
         for direction, offset, states, value, length in (
             (one.query, one.query_offset, record.q[oracle.head], query, np.linalg.norm(query)),
             (one.key, one.key_offset, record.k[record.kv(oracle.head)], key, np.linalg.norm(key)),
@@ -206,7 +206,7 @@ def test_what_is_named_reads_the_stream_and_not_the_biases() -> None:
                 ours = float(states[token] @ direction) + offset
                 assert ours == pytest.approx(float(x @ value[:-1]) / length, abs=1e-8)
     control = random_subjects(model, list(subjects.values()))[0]
-    b = model.weights(control.head[0]).b_Q[control.head[1]]
+    b = model.folded(control.head[0]).b_Q[control.head[1]]
     assert control.query_offset == pytest.approx(-float(b @ control.query)) and control.query_offset != 0
 
 

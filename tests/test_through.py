@@ -46,7 +46,7 @@ def through(run: Run, **settings: object) -> Circuit:
     direction = (
         sum(attention_writes(run, layer)[-1] for layer in run.model.attention_layers[-2:]) + run.layers[-1].mlp[-1]
     )
-    return trace(run, seeds=Probe(direction, len(run.layers)), through=Through(**{"eps": 0.001, **settings}))
+    return trace(run, metric=Probe(direction, len(run.layers)), through=Through(**{"eps": 0.001, **settings}))
 
 
 @pytest.fixture(scope="module")

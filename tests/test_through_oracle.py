@@ -90,7 +90,7 @@ class Slow:
 
     def head(self, writer: Writer) -> None:
         own, firing = self.influence[writer], None
-        weight = float(self.run.layer(writer.layer).weights([writer.head], [writer.dest])[0, 0, writer.src])
+        weight = float(self.run.attention_run(writer.layer).weights([writer.head], [writer.dest])[0, 0, writer.src])
         if weight >= self.tau:
             firing = self.run.explain((writer.layer, writer.head), writer.dest, writer.src, tau=self.tau)
         sides = []
@@ -115,7 +115,7 @@ class Slow:
         """A head's value is linear: its gradient by the stream at the source is the same everywhere."""
         if writer not in self.along:
             return False
-        record, w = self.run.layer(writer.layer), self.run.model.weights(writer.layer)
+        record, w = self.run.attention_run(writer.layer), self.run.model.folded(writer.layer)
         x = self.run.layers[writer.layer].resid[writer.src].double().requires_grad_()
         with torch.enable_grad():
             v = (x / record.norm_scale[writer.src].double()) @ w.W_V[w.kv(writer.head)].double()

@@ -136,7 +136,7 @@ def _headless(circuit: Circuit) -> str:
     told = circuit.parameters
     if told.seeds not in ("prob", "linear") or told.against_ids:
         return note
-    linear = ' or ask for linear seeds (--seeds linear, seeds="linear")' if told.seeds == "prob" else ""
+    linear = ' or read the answer by its logit (--metric linear, metric="linear")' if told.seeds == "prob" else ""
     return f"{note}\n      To see heads, name the other answer (--against, against=){linear}."
 
 

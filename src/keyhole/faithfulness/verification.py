@@ -50,12 +50,12 @@ def verify(
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
-    run.require_fresh()
+    run._require_fresh()
     metric = metric_of(circuit)
     some, note = not isinstance(edges, bool), ""
     if some and mode == "chain":
         raise KeyholeError('"chain" is of MLPs and their readers: remove single signals by another mode.')
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         removals = []
         if mode != "chain":
             removals += _firing_removals(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed)

@@ -107,7 +107,7 @@ def fresh_run(circuit: Circuit, model: "Model | None") -> "Run":
     """The run that a circuit came from, if its model is as it was; of a circuit from a file, its prompt run again."""
     if circuit.run is None:
         return run_of(circuit, model)
-    circuit.run.require_fresh()
+    circuit.run._require_fresh()
     return circuit.run
 
 

@@ -7,9 +7,9 @@ from typing import TypedDict
 from keyhole.errors import KeyholeError
 from keyhole.settings.fields import option, require_choices
 
-READ = "Tokens of the corpus that are read, at most."
-CHUNK = "Tokens of a chunk of text."
-KEEP = "Keep examples in this folder; the same call, or command, continues from there after a stop."
+READ = "How many tokens are read, at most."
+CHUNK = "How many tokens a chunk of text has."
+KEEP = "Folder that keeps the examples; the same call or command continues from there after a stop. Default: none."
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class ReadOptions(TypedDict, total=False):
 class WhereSettings:
     """How the strongest places of a signal or head are looked for (`where`)."""
 
-    top: int = option(12, "Places that are shown, at most.", least=1)
+    top: int = option(12, "How many places are shown.", least=1)
     tokens: int = option(250_000, READ, least=1)
     length: int = option(32, CHUNK, least=4)
-    seed: int = option(0, "Seed of the text, if no corpus is given.")
+    seed: int = option(0, "Seed of the choice of text, if no corpus is given.")
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -66,9 +66,9 @@ class NameSettings:
     """
 
     most: int = option(
-        100, "Signals that are named, at most: the most frequent ones of a store, else the strongest.", least=1
+        100, "How many signals are named: the most frequent ones of a store, else the strongest.", least=1
     )
-    random: int = option(200, "Random directions of the same heads, as a control.", least=0)
+    random: int = option(200, "How many random directions of the same heads are named, too, as a control.", least=0)
     tokens: int = option(250_000, READ, least=1)
     seed: int = option(0, "Seed of texts, random directions and questions.")
     folder: Path | None = option(None, KEEP)

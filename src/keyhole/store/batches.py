@@ -197,7 +197,7 @@ def _svt_circuit(one: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit 
             each if len(each) == 2 else (*each[:2], token(each[2]), token(each[3])) for each in settings.start or ()
         ]
         placed = replace(settings, start=starts or None)
-        return trace_svt(one.run, one.targets, against=one.against(tracing), settings=placed, seeds=tracing.seeds)
+        return trace_svt(one.run, one.targets, against=one.against(tracing), settings=placed, metric=tracing.metric)
     except KeyholeError as error:
         return _bare(error)
 

@@ -98,7 +98,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         edges=tuple(edges),
         firings=tuple(traced),
         run=run,
-        probe=settings.seeds.direction if isinstance(settings.seeds, Probe) else None,
+        probe=settings.metric.direction if isinstance(settings.metric, Probe) else None,
         **({} if flow is None else _accounted(flow, named, index)),
     )
 

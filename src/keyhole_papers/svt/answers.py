@@ -136,7 +136,7 @@ def firing_movers(seen: Subject, example: Example, run: Run) -> list[tuple[int, 
 
 
 def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
-    record = run.layer(head[0])
+    record = run.attention_run(head[0])
     weight, score = (float(table([head[1]], [dest])[0, 0, src]) for table in (record.weights, record.scores))
     return weight >= threshold and score >= 0
 

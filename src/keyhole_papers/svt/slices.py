@@ -97,7 +97,7 @@ def _extremes(seen: Measured, heads: Sequence[Head]) -> dict[Head, tuple[_Place,
         run = seen.model.run(example.text)
         end = example.position(run, "END")
         for head, own in places.items():
-            scores = run.layer(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
+            scores = run.attention_run(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
             for at in (int(scores.argmin()), int(scores.argmax())):
                 own.append(_Place(float(scores[at]), example, end, at + 1))
     by_score = attrgetter("score")

@@ -192,9 +192,9 @@ def _apart(runs: Sequence[Run], named: Sequence[set[int]], head: Head, often: li
 def _sizes(run: Run, head: Head, often: list[int]) -> list[float]:
     """How long is each token's normalised residual, as the head's keys read it, in these slices? |v_k . x|."""
     layer, index = head
-    om, kv = omega(run.model, layer, "homogeneous"), run.model.weights(layer).kv(index)
+    om, kv = omega(run.model, layer, "homogeneous"), run.model.folded(layer).kv(index)
     with exact_matmul():
-        read = run.layer(layer).k[kv].to(om.G_s.dtype) @ om.G_s[index, often].T
+        read = run.attention_run(layer).k[kv].to(om.G_s.dtype) @ om.G_s[index, often].T
     return [float(size) for size in read.norm(dim=-1)]
 
 

@@ -95,7 +95,7 @@ def coordinates(run: "Run", head: Head, signal: Signal) -> Float[Tensor, "channe
     om, channels = omega(run.model, head[0], signal.basis), list(signal.channels)
     read = read_of(run, head, signal, [signal.writer.dest])[0]
     if signal.side == "dest":
-        return run.layer(head[0]).rule.scaling * (read @ om.G_d[head[1]])[channels]
+        return run.attention_run(head[0]).rule.scaling * (read @ om.G_d[head[1]])[channels]
     return (om.G_s[head[1]] @ read)[channels]
 
 
