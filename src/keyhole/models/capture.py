@@ -1,9 +1,7 @@
-"""What does one forward pass leave behind? Notes taken by hooks, and the records made of them.
-
-How is a run recorded? One forward pass of the model's own code, with ordinary hooks around it.
+"""How is a run recorded? One forward pass of the model's own code, with ordinary hooks around it.
 
 The attention function (see `attention.py`) hands over q, k and v; hooks keep references to residual streams and
-block outputs. Nothing is copied unless the model writes into it later. `records.py` turns these notes into runs.
+block outputs. Nothing is copied unless the model writes into it later. The second half turns these notes into records.
 """
 
 import inspect
@@ -29,7 +27,7 @@ from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv, subm
 
 @dataclass
 class Notes:
-    """What the hooks saw in one layer, for a whole batch; filled during the forward pass."""
+    """What the hooks kept of one layer, for a whole batch; filled during the forward pass."""
 
     block: nn.Module
     attn: nn.Module | None
@@ -55,6 +53,7 @@ class Captured:
 
 
 _one_at_a_time = threading.RLock()  # hooks and the attention implementation belong to the model, not to a thread
+_TRAINING = "the model is in training mode, where dropout changes every run: call model.eval()."
 Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
 
 
@@ -68,7 +67,7 @@ def capture(
     model's work, is spared where the model's code allows it.
     """
     if hf.training:
-        raise KeyholeError("the model is in training mode, where dropout makes every run another: call model.eval().")
+        raise KeyholeError(_TRAINING)
     blocks = submodule(hf, family.layers).children()
     layers = tuple(Notes(block, optional(block, family.attn)) for block in blocks)
     final: list[Tensor] = []
@@ -90,6 +89,16 @@ def capture(
 
 def _can_spare_logits(hf: Any) -> bool:
     return "logits_to_keep" in inspect.signature(hf.forward).parameters
+
+
+@contextmanager
+def undisturbed(hf: Any) -> Iterator[None]:
+    """The model for one thread alone, as it was loaded: for work that runs its own code and no capture."""
+    if hf.training:
+        raise KeyholeError(_TRAINING)
+    with _one_at_a_time, torch.no_grad():
+        _forget_longer_prompts(hf)
+        yield
 
 
 def plain_logits(hf: Any, family: Family, ids: Tensor) -> Tensor:
@@ -138,7 +147,7 @@ def _after(stack: ExitStack, module: nn.Module | None, keep: Any) -> None:
 
 
 def _forget_longer_prompts(hf: Any) -> None:
-    """Dynamic RoPE keeps the frequencies of the longest prompt it has met; a run must not depend on earlier ones."""
+    """Dynamic RoPE keeps the frequencies of the longest prompt so far; a run must not depend on earlier prompts."""
     for module in hf.modules():
         if getattr(module, "rope_type", None) == "dynamic":
             module.inv_freq = module.original_inv_freq

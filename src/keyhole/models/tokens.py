@@ -1,11 +1,11 @@
-"""How does a text become tokens, and tokens a text? Token ids, made explicitly; and where in a text words stand."""
+"""How does a text become tokens, and tokens a text? Token ids, and where in a text words stand."""
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from keyhole.brief import Span
 from keyhole.errors import KeyholeError
+from keyhole.models.chat import Message, chat_text, is_messages
 from keyhole.strict import quoted, shortened
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def tokens_like(model: "Model", pattern: str) -> list[Token]:
     """
     sought = pattern.strip().lower()
     sought = sought if any(mark in sought for mark in _WILD) else f"*{sought}*"
-    found = [token for token in all_tokens(model) if fnmatchcase(token.text.strip().lower(), sought)]
-    return sorted(found, key=lambda token: (len(token.text.strip()), token.text.strip().lower(), -token.id))
+    matching = [token for token in all_tokens(model) if fnmatchcase(token.text.strip().lower(), sought)]
+    return sorted(matching, key=lambda token: (len(token.text.strip()), token.text.strip().lower(), -token.id))
 
 
 def all_tokens(model: "Model") -> list[Token]:
@@ -61,9 +62,9 @@ def nearest_words(tokenizer: Any, word: str, most: int = 3) -> list[str]:
     return difflib.get_close_matches(word, tokenizer.get_vocab(), most, cutoff=0.6)
 
 
-# How does a prompt become token ids? Explicitly: what was put in front is recorded, unknown words are named.
+# How does a prompt become token ids? What the tokenizer put in front is recorded, and unknown words are an error.
 
-Prompt = str | Sequence[int] | Tensor | np.ndarray  # text, or token ids
+Prompt = str | Sequence[int] | Sequence[Message] | Tensor | np.ndarray  # text, token ids, or messages of a chat
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Encoded:
 def encode(model: "Model", prompt: Prompt, bos: bool | None) -> Encoded:
     """Token ids of a prompt. `bos=None`: whatever the tokenizer itself puts before text, and ids as they are."""
     bos_id = getattr(model.tokenizer, "bos_token_id", None)
+    if is_messages(prompt):
+        prompt = text_ids(model, chat_text(model, cast(Sequence[Message], prompt)))  # with the template's own bos
     text = isinstance(prompt, str)
     ids = text_ids(model, str(prompt), special=bos is None) if text else _given_ids(model, prompt)
     if bos:
@@ -108,7 +111,7 @@ def token_label(tokens: Sequence[str], position: int) -> str:
 
 
 def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
-    """The beginning of a prompt as one reads it, for messages."""
+    """The beginning of a prompt as text, for messages."""
     text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=True)
     return text if len(text) <= most else text[: most - 3] + "..."
 
@@ -135,14 +138,17 @@ def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | N
 
 
 def _forms(model: "Model", text: str) -> list[tuple[int, ...]]:
-    """A text after a space and without; what begins with a space after one alone, unless words bring their own."""
+    """Token ids of a text with a space before it and without; only with one where the text itself begins with a space.
+
+    Tokenizers that put a space before any word themselves (Llama, GPT-2 with a prefix) have both forms in either case.
+    """
     word = text.strip(" ")
     if not word:
         return [text_ids(model, text)]
     spaced, bare = (text_ids(model, form) for form in (" " + word, word))
     first = model.tokenizer.convert_ids_to_tokens(list(bare[:1]))  # none: some tokenizers drop a tab or a line feed
-    own = str(first[0] if first else "").startswith(("\u2581", "\u0120"))
-    return [spaced] if text.startswith(" ") and not own else [spaced, bare]
+    marks_space = str(first[0] if first else "").startswith(("\u2581", "\u0120"))
+    return [spaced] if text.startswith(" ") and not marks_space else [spaced, bare]
 
 
 def one_token_words(model: "Model", words: Iterable[str]) -> list[str]:
@@ -220,7 +226,7 @@ def _given_ids(model: "Model", ids: Any) -> tuple[int, ...]:
     return given
 
 
-# Where do words stand? Which characters of a prompt each token is, and where a text's words go in a chat message.
+# Where do words stand? Which characters of a prompt each token is.
 
 
 def token_spans(model: "Model", text: str, token_ids: tuple[int, ...]) -> list[Span | None]:
@@ -245,7 +251,7 @@ def spans_among(text: str, tokens: Sequence[str]) -> list[Span | None]:
     >>> spans_among("When Mary went", ["<bos>", "When", " Mary", "went"])
     [None, (0, 4), (5, 9), (10, 14)]
     """
-    found: list[Span | None] = []
+    spans: list[Span | None] = []
     at = 0
     for token in tokens:
         word = token.strip()
@@ -253,11 +259,11 @@ def spans_among(text: str, tokens: Sequence[str]) -> list[Span | None]:
         # what lies between two tokens is space, or the bytes of a character that no token has whole
         skipped = text[at:start] if start >= 0 else ""
         if start < 0 or any(letter.isascii() and not letter.isspace() for letter in skipped):
-            found.append(None)
+            spans.append(None)
             continue
-        found.append((start, start + len(word)))
+        spans.append((start, start + len(word)))
         at = start + len(word)
-    return found
+    return spans
 
 
 def tokens_in(spans: list[Span | None], start: int, end: int) -> list[int]:
@@ -266,33 +272,3 @@ def tokens_in(spans: list[Span | None], start: int, end: int) -> list[int]:
     Many tokenizers count a leading space to its word, so spans overlap rather than agree.
     """
     return [t for t, span in enumerate(spans) if span is not None and span[0] < end and span[1] > start]
-
-
-# How does a text look as a user's message, and where did its words go?
-
-_MESSAGE = "kEyHoLe"  # stands for the message while the template's own text is read
-
-
-def in_chat(model: "Model", text: str, roles: Mapping[str, "Span"]) -> tuple[str, dict[str, "Span"]]:
-    """The text in the tokenizer's chat template, up to where the assistant begins, and the spans moved along.
-
-    The template has written the special tokens: run the result with `bos=False`. Its last token, where the assistant
-    begins, is where the answer is predicted; END still stands where the user's message ends.
-    """
-    tokenizer = model.tokenizer
-    if getattr(tokenizer, "chat_template", None) is None:
-        raise KeyholeError(f"{model.name} has no chat template: give it the text itself.")
-    before, _, after = _as_message(tokenizer, _MESSAGE).partition(_MESSAGE)
-    whole = _as_message(tokenizer, text)
-    if whole != before + text + after:
-        raise KeyholeError(
-            f"the chat template of {model.name} changes the message, so its words cannot be found again: "
-            "give a text without space around it, or write the template's text yourself."
-        )
-    shift = len(before)
-    return whole, {role: (start + shift, end + shift) for role, (start, end) in roles.items()}
-
-
-def _as_message(tokenizer: Any, text: str) -> str:
-    message = [{"role": "user", "content": text}]
-    return str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))

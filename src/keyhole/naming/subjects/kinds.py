@@ -59,7 +59,7 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
     subjects = []
     with exact_matmul():
         for number, edge in signal_edges(circuit):
-            into = circuit.nodes[edge.target]
+            into = circuit.nodes[edge.receiver]
             assert into.layer is not None and into.head is not None
             subject = _signal_subject(
                 run, (into.layer, into.head), circuit.signal(edge), node_label(into, circuit.tokens)
@@ -296,7 +296,7 @@ def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subjec
 
 
 def _term(circuit: Circuit, edge: Edge) -> _Term:
-    into, who = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
+    into, who = circuit.nodes[edge.receiver], circuit.nodes[edge.sender].writer
     assert into.layer is not None and into.head is not None and edge.side in ("dest", "src")
     writer = Component(who.kind, who.layer, who.head if who.kind == "head" else None)
     channels, basis = tuple(sorted(edge.channels)), circuit.parameters.basis
