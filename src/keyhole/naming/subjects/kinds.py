@@ -172,7 +172,7 @@ def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]
     head = features.data.layer, features.data.head
     require_fixed(model, head, features.data.view.frame, "a discovered feature")
     subjects: list[Subject] = []
-    for number, feature in enumerate(features.found.features):
+    for number, feature in enumerate(features.discovery.features):
         sign = -1.0 if feature.coupling < 0 else 1.0
         key = sign * feature.key.direction, sign * feature.key.offset
         about = About(feature=number, share=feature.share)
