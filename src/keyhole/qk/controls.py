@@ -11,7 +11,7 @@ Is a sparse split the singular basis's doing? The same score split in rotated ba
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,11 +22,13 @@ from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul, require_exact
 from keyhole.qk.channels import check_head, check_place, in_channels, score_row, sparsity, sparsity_each
 from keyhole.qk.omega import Basis, omega
+from keyhole.settings.fields import chosen
+from keyhole.settings.measuring import Rotation as Rotation
+from keyhole.settings.measuring import RotationOptions, RotationSettings
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Rotation = Literal["ambient", "refactor"]
 _AMBIENT_DRAWS = 2_000
 
 
@@ -53,26 +55,25 @@ def rotation_control(
     dest: int | str = -1,
     src: int | str | None = None,
     *,
-    kind: Rotation = "refactor",
-    draws: int = 20,
-    seed: int = 0,
     basis: Basis = "linear",
+    settings: RotationSettings | None = None,
+    **options: Unpack[RotationOptions],
 ) -> RotationControl:
-    """How sparse would this split be in a random basis? Averages over `draws` rotations."""
-    if draws < 1:
-        raise KeyholeError("a rotation control needs at least one draw.")
-    if kind not in ("ambient", "refactor"):
-        raise KeyholeError(f"there is no rotation {kind!r}: choose 'ambient' or 'refactor'.")
+    """How sparse would this split be in a random basis? Averages over rotations, as the fields of `settings` say.
+
+    They can be given by name: `kind` ("refactor" or "ambient"), `draws` (20) and `seed`.
+    """
+    how = chosen(settings, RotationSettings, options)
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
         row = score_row(run, layer, index, d, basis=basis)
         b, sigma = row.relative_key(s - row.first), omega(run.model, layer, basis).sigma[index, : len(row.a)]
-        if kind == "refactor":
-            rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), draws, seed))[:, 0]
+        if how.kind == "refactor":
+            rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), how.draws, how.seed))[:, 0]
         else:
-            rotated = ambient_draws(sigma, draws, torch.Generator().manual_seed(seed))
+            rotated = ambient_draws(sigma, how.draws, torch.Generator().manual_seed(how.seed))
     own, each = sparsity(row.a * b), sparsity_each(rotated).tolist()
-    return RotationControl(kind, own, tuple(math.nan if math.isnan(own) else one for one in each), row.error)
+    return RotationControl(how.kind, own, tuple(math.nan if math.isnan(own) else one for one in each), row.error)
 
 
 def refactored(
