@@ -108,7 +108,7 @@ def test_a_refactored_control_rotates_the_square_roots_of_sigma(gpt2: keyhole.Mo
     [
         ({"src": 5, "dest": 2}, "comes after dest"),
         ({"src": 2, "dest": 19}, "outside the attention window"),
-        ({"src": 19, "dest": 19, "draws": 0}, "draws is 0, but should be at least 1"),
+        ({"src": 19, "dest": 19, "draws": 0}, "at least one draw"),
     ],
 )
 def test_rotation_control_refuses_what_is_no_weight(bad: dict, message: str) -> None:

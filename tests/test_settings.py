@@ -15,11 +15,10 @@ from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Baseline, Measuring
 from keyhole.cli.name import NamedModel
 from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
+from keyhole.qk.controls import RotationOptions, RotationSettings
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
 from keyhole.settings.measuring import (
     PairSettings,
-    RotationOptions,
-    RotationSettings,
     StoryOptions,
     StorySettings,
     SufficientOptions,

@@ -54,15 +54,8 @@ def _sorting(name: str) -> tuple[int, str]:
 
 
 LONG = {  # functions that have more parameters still
-    "keyhole.features": {
-        "collect",
-        "discover",
-        "find_features",
-        "head_features",
-        "pca_figure",
-        "survey",
-        "umap_figure",
-    },
+    "keyhole.features.contrast": {"collect", "find_features", "pca_figure", "umap_figure"},
+    "keyhole.features.discovery": {"discover", "head_features", "survey"},
     "keyhole.lab": {"change", "sparse_study"},
     "keyhole.naming": {"name"},
     "keyhole.store": {"bulk", "estimate"},
@@ -81,9 +74,8 @@ def test_signatures_are_explicit_and_short(name: str) -> None:
         for function in _functions(getattr(package, public)):
             parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
             fields = [p for p in parameters if p.kind is p.VAR_KEYWORD]
-            assert all(get_origin(p.annotation) is Unpack for p in fields) or function.__module__.startswith(OPEN), (
-                function
-            )
+            named = all(get_origin(p.annotation) is Unpack for p in fields)
+            assert named or function.__module__.startswith(OPEN), function
             assert all(p.annotation is not p.empty for p in parameters), function
             by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
             assert len(by_place) <= 4, function

@@ -71,6 +71,7 @@ MOVED: Mapping[str, str] = {
 }  # old module -> the module that has its names now
 _CONTRAST = "keyhole.features.contrast"
 NAMES: Mapping[str, Mapping[str, str]] = {
+    **{key: {"Firings": "keyhole.qk.firings:FiringTable"} for key in ("keyhole", "keyhole.qk", "keyhole.qk.firings")},
     "keyhole.figures": {
         **dict.fromkeys(("attribution_figure", "interaction_figure", "intervention_figure"), f"{_CONTRAST}.figures"),
         **dict.fromkeys(("JointPCA", "joint_pca", "pca_figure", "umap_figure"), f"{_CONTRAST}.clouds"),
@@ -80,7 +81,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         ("Arithmetic", "Cause", "Causes", "Row", "Verification", "verify"), "keyhole.faithfulness"
     ),
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
-}  # names that have a home of their own, and those that have left a package which is still there
+}  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Model": {
         "weights": "folded",
@@ -146,8 +147,10 @@ def attributes_of(owner: str) -> Callable[[Any, str], Any]:
 
 
 def _moved(old: str, home: str, name: str) -> Any:
-    value = getattr(import_module(home), name)
+    module, _, new = home.partition(":")
+    new = new or name
+    value = getattr(import_module(module), new)
     warnings.warn(
-        f"{old}.{name} is {home}.{name} now; the old path goes with the next release.", FutureWarning, stacklevel=3
+        f"{old}.{name} is {module}.{new} now; the old path goes with the next release.", FutureWarning, stacklevel=3
     )
     return value

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keyhole.stats import Interval, as_text, interval, told, wilson
+from keyhole.stats import Interval, as_text, interval, wilson, with_range
 from keyhole_papers.results import Numbers, Verdict
 
 
@@ -127,7 +127,7 @@ class Finding:
         known = [one for one in value if not math.isnan(one)]
         if all(isinstance(one, int) for one in known):
             return ", ".join(map(str, known)) or NOT_MEASURED
-        return as_text(interval(known), self.digits) if self.spread else told(known, self.digits)
+        return as_text(interval(known), self.digits) if self.spread else with_range(known, self.digits)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def cache(
     """
     found, root = kept.entries() if action is None else kept.clear(name), user_cache()
     if json:
-        entries = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.made} for e in found]
+        entries = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.created} for e in found]
         show.as_json({"folder": None if root is None else str(root), "entries": entries})
         return
     if found:
@@ -71,7 +71,7 @@ def cache(
 
 
 def _cells(entry: kept.Entry) -> tuple[str, ...]:
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
     return entry.name, entry.title, str(entry.about.get("dtype", "")), kept.readable(entry.size), date
 
 

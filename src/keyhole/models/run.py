@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.progress import Progress
     from keyhole.qk.channels import Channels
-    from keyhole.qk.firings import Firings
+    from keyhole.qk.firings import FiringTable
     from keyhole.qk.omega import Basis
     from keyhole.tasks.example import Example
     from keyhole.tracing.answers import NextTokens, Target, Tokens
@@ -250,11 +250,11 @@ class Run:
 
         return toward(self, target, against, end=end)
 
-    def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "Firings":
+    def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "FiringTable":
         """Which heads fire where? A table, most above uniform first. See `keyhole.qk.firings`."""
-        from keyhole.qk.firings import Firings, find_firings
+        from keyhole.qk.firings import FiringTable, find_firings
 
-        return Firings(self.tokens, tuple(find_firings(self, tau, dest=dest)))
+        return FiringTable(self.tokens, tuple(find_firings(self, tau, dest=dest)))
 
     def plot(self, head: Head) -> "Figure":
         """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`."""

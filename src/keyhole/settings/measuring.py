@@ -1,13 +1,12 @@
 """What can be chosen beside tracing? Circuits that suffice, stories, and pairs of heads that are removed."""
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from keyhole.brief import Head
 from keyhole.errors import KeyholeError
 from keyhole.settings.fields import option, require_choices
 
-Rotation = Literal["ambient", "refactor"]
 LEVEL = 0.9  # of an answer, that a circuit which suffices keeps at least
 PANEL = "Options of effects and of circuits that suffice"
 SUFFICIENT = "Instead of tracing, search for a small circuit that carries the answer by itself."
@@ -63,26 +62,6 @@ class StoryOptions(TypedDict, total=False):
 
     top: int
     least: float
-
-
-@dataclass(frozen=True)
-class RotationSettings:
-    """With which random rotations a split is compared."""
-
-    kind: Rotation = option("refactor", "What is rotated: the pieces of the same Omega (refactor), or all directions.")
-    draws: int = option(20, "How many random rotations.", least=1)
-    seed: int = option(0, "Seed of the rotations.")
-
-    def __post_init__(self) -> None:
-        require_choices(self)
-
-
-class RotationOptions(TypedDict, total=False):
-    """The fields of `RotationSettings`, for functions that take them as keywords."""
-
-    kind: Rotation
-    draws: int
-    seed: int
 
 
 @dataclass(frozen=True)
