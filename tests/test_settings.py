@@ -17,6 +17,7 @@ from keyhole.cli.name import NamedModel
 from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
 from keyhole.qk.controls import RotationOptions, RotationSettings
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
+from keyhole.settings.generation import GenerateSettings
 from keyhole.settings.measuring import (
     PairSettings,
     StoryOptions,
@@ -30,7 +31,7 @@ from keyhole.studies.curves.settings import CurveSettings
 
 RECORDS = [  # that commands take their options from
     *(ModelOptions, CircuitModel, StoreModel, NamedModel, PromptOptions, Baseline, Measuring),
-    *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings),
+    *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings, GenerateSettings),
 ]
 
 

@@ -28,7 +28,7 @@ from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-PACKAGES = ("circuits", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
+PACKAGES = ("circuits", "generation", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
 
 
 @pytest.fixture(scope="module")

@@ -88,8 +88,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *("circuits", "faithfulness", "features", "figures", "intervene", "lab", "models", "naming", "qk", "store"),
-    *("studies", "tasks", "tracing"),
+    *("circuits", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models", "naming", "qk"),
+    *("store", "studies", "tasks", "tracing"),
 )
 _moved.install()
 

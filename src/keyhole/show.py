@@ -71,6 +71,11 @@ def width() -> int | None:
     return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
 
 
+def in_terminal() -> bool:
+    """Does somebody read standard output as it comes?"""
+    return Console().is_terminal
+
+
 def rich(renderable: RenderableType, style: str | None = None) -> None:
     """Print styled text on standard output, folded at spaces to the width."""
     _console().print(renderable, style=style)
@@ -79,6 +84,13 @@ def rich(renderable: RenderableType, style: str | None = None) -> None:
 def plain(text: str) -> None:
     """Print text on standard output, unchanged."""
     _console().print(Text(text), soft_wrap=True)
+
+
+def piece(text: str) -> None:
+    """Print a part of a text on standard output, at once and without a new line."""
+    console = _console()
+    console.print(Text(text), end="", soft_wrap=True)
+    console.file.flush()
 
 
 def report(result: Report | Section) -> None:

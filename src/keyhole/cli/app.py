@@ -19,6 +19,7 @@ from keyhole.cli.contrast import contrast
 from keyhole.cli.curves import curves, stability
 from keyhole.cli.discover import discover
 from keyhole.cli.families import compare, families
+from keyhole.cli.generate import generate
 from keyhole.cli.help import Grouped, Sectioned
 from keyhole.cli.house import cache, explore, tasks
 from keyhole.cli.look import channels, check, heads, plot
@@ -95,7 +96,7 @@ app = typer.Typer(
     add_completion=False,
 )
 SECTIONS = {  # of `keyhole --help`
-    "Look at a model or a prompt": (explore, check, words, heads, plot, channels, cache),
+    "Look at a model or a prompt": (explore, check, words, heads, plot, channels, generate, cache),
     "Trace one answer": (explain, trace, verify, backups),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
     "Find features": (contrast, discover, where, features),

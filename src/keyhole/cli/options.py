@@ -24,6 +24,7 @@ from keyhole.strict import parse_json, quoted
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.models.tokens import Prompt
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
 Traced = TypeVar("Traced", bound=TraceSettings)
@@ -120,16 +121,34 @@ class PromptOptions(ModelOptions):
         None, "The prompt as token ids, such as 8,10,84. Default: the prompt's text is tokenized."
     )
     bos: bool | None = option(None, BOS)
+    chat: bool = option(
+        False, "The prompt is a user's message, or a JSON list of messages: put it into the model's chat template."
+    )
+    system: str | None = option(None, "With --chat: a system prompt that stands before the messages.")
 
-    def run(self, prompt: str | None) -> Run:
-        """Load the model and run the prompt, or the ids of --token-ids."""
+    def read(self, prompt: str | None) -> Prompt:
+        """The prompt as the library takes it: text, the ids of --token-ids, or messages."""
         if (prompt is None) == (self.token_ids is None):
             raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
-        asked = prompt if prompt is not None else read_ids(self.token_ids or "")
+        if self.system is not None and not self.chat:
+            raise KeyholeError("--system stands before the messages of a chat: add --chat.")
+        if prompt is None:
+            if self.chat:
+                raise KeyholeError("--chat puts text into the chat template, and --token-ids are tokens already.")
+            return read_ids(self.token_ids or "")
+        if not self.chat:
+            return prompt
+        from keyhole.models.chat import messages_of
+
+        return messages_of(prompt, self.system)
+
+    def run(self, prompt: str | None) -> Run:
+        """Load the model and run the prompt, the ids of --token-ids, or the messages of a chat."""
+        text = self.read(prompt)
         model = self.load()
         with show.progress("Running the prompt"):
-            run = model.run(asked, bos=self.bos)
-        if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
+            run = model.run(text, bos=self.bos)
+        if isinstance(text, str) and text.endswith(" ") and not run.tokens[-1].strip():
             show.note(
                 "the prompt ends in a space, which is a token of its own here: most models were not trained to go on "
                 "from there. Leave it out unless you mean it."

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,14 @@ from keyhole.models.weights import (
     read_queries_keys,
     submodule,
 )
+from keyhole.settings.generation import GenerateOptions, GenerateSettings
 
 if TYPE_CHECKING:
     from keyhole.features.contrast.found import Found
     from keyhole.features.contrast.sites import Contrast
     from keyhole.features.contrast.studies import StudySettings
+    from keyhole.generation.generated import Generated
+    from keyhole.generation.writing import Show
 
 T = TypeVar("T")
 
@@ -59,7 +62,8 @@ class Model:
         """Run one prompt once and record everything that the methods need.
 
         Args:
-            prompt: Text, or token ids (a list, an array or a tensor).
+            prompt: Text, token ids (a list, an array or a tensor), or a chat: a list of messages, each
+                {"role": "user", "content": "..."}, which the model's chat template makes text of.
             bos: Put a beginning-of-sequence token first? Default: whatever the tokenizer does with text, and nothing
                 before token ids. The run records what was done.
 
@@ -74,7 +78,7 @@ class Model:
         """Run several prompts in padded batches; every Run equals the single one up to float rounding.
 
         Args:
-            prompts: Texts or token ids, one per prompt.
+            prompts: Texts, token ids or chats, one per prompt.
             bos: As `run` takes it.
             max_batch_tokens: How many tokens, padding included, are run together; memory grows with it.
         """
@@ -109,6 +113,39 @@ class Model:
             _stamp=made_with,
         )
 
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        settings: GenerateSettings | None = None,
+        bos: bool | None = None,
+        show: "Show | None" = None,
+        **options: Unpack[GenerateOptions],
+    ) -> "Generated":
+        """What would the model write after this prompt? By transformers' own `generate`, with its cache.
+
+        Args:
+            prompt: As `run` takes it.
+            settings: How it is written: a `keyhole.generation.GenerateSettings`, whose fields are the choices below.
+            bos: As `run` takes it.
+            show: Called with each token as it is written, a `Piece`; an exception from there ends the work. Ctrl-C
+                returns what is written.
+            **options: Choices by name, as in `model.generate("Hello", max_new_tokens=8)`:
+                - `max_new_tokens`: How many tokens are written at most.
+                - `temperature`: 0 takes the likeliest token always; above it, tokens are drawn.
+                - `top_p`: Draw from the likeliest tokens that make up this share of the probability.
+                - `top_k`: Draw from this many of the likeliest tokens.
+                - `seed`: Of the draws.
+                - `stop`: A text, or several, at which the answer ends.
+
+        Returns:
+            A `Generated`: its text, its tokens with their probabilities, why it ended, and `generated.run`, the run of
+            prompt and answer. Ask any token with `generated.trace(at=0)`, `explain` and `story`.
+        """
+        from keyhole.generation.writing import generate
+
+        return generate(self, prompt, settings=settings, bos=bos, show=show, **options)
+
     def contrast(
         self, contrast: "Contrast", test: "Contrast | None" = None, *, settings: "StudySettings | None" = None
     ) -> "Found":
@@ -126,14 +163,15 @@ class Model:
         batches: list[list[int]] = []
         for i in order:
             fits = bool(batches) and (len(batches[-1]) + 1) * lengths[i] <= max_tokens
-            if fits and (lengths[batches[-1][0]] == lengths[i] or not self._rope_sees_length):
+            if fits and (lengths[batches[-1][0]] == lengths[i] or not self.rope_sees_length):
                 batches[-1].append(i)
             else:
                 batches.append([i])
         return batches
 
     @property
-    def _rope_sees_length(self) -> bool:
+    def rope_sees_length(self) -> bool:
+        """Does RoPE depend on how long a prompt is? What follows a token then changes what was computed at it."""
         return bool(rope_types(self.hf.config.get_text_config()) & {"dynamic", "longrope"})
 
     # -- folded weights ------------------------------------------------------------------------------------
