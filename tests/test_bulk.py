@@ -55,8 +55,8 @@ def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, tmp_path: P
         kept = outcome.circuit
         assert kept is not None and outcome.example == example
         assert kept.nodes == alone.nodes and kept.parameters.seeds == "linear"
-        shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
-        assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
+        shape = [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in alone.edges]
+        assert [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in kept.edges] == shape
         assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], **NUMBERS)
         likely, logits = run.logits[-1].double().softmax(-1), run.logits[-1]
         right, other = (token_id(organism, word) for word in (example.answer, example.against[0]))

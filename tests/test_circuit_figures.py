@@ -192,13 +192,13 @@ def test_contributions_are_added_up_by_the_role_of_the_written_token(organism: M
         roles = {at: role for role, at in example.positions(made).items() if role != "S1+1"}
         values: dict[Any, dict[Any, float]] = {}
         for edge in circuit.edges:
-            writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+            writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
             if edge.side == "target" or writer.dest not in roles:
                 continue
             key = ((writer.layer, writer.head), (reader.layer, reader.head), roles[writer.dest], edge.side)
             before = values.setdefault(key, {})
-            several += edge.target in before
-            before[edge.target] = edge.weight
+            several += edge.receiver in before
+            before[edge.receiver] = edge.weight
         times.update(values.keys())
         totals.update({key: sum(own.values()) for key, own in values.items()})
     assert found.traced == traced > 3 and several > 0

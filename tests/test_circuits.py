@@ -20,7 +20,7 @@ from PIL import Image
 
 import keyhole
 from alike import assert_alike
-from conftest import prompts_of, rich_circuit, tiny_model
+from conftest import ROOT, prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import mib_from, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
@@ -139,7 +139,7 @@ def test_graphml_without_networkx(circuit: keyhole.Circuit, tmp_path: Path) -> N
             kinds[keys[what, data.get("key")].get("attr.type", "")](data.text or "")
     names = [node.get("id") for node in found["node"]]
     ends = sorted((names.index(e.get("source")), names.index(e.get("target"))) for e in found["edge"])
-    assert ends == sorted((edge.source, edge.target) for edge in circuit.edges)
+    assert ends == sorted((edge.sender, edge.receiver) for edge in circuit.edges)
 
 
 def test_pictures_are_pictures(circuit: keyhole.Circuit, tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ def test_drops_add_up(circuit: keyhole.Circuit) -> None:
                 lost[r.writer] += before - after
             assert edges
             for edge in edges:
-                assert edge.weight == pytest.approx(lost.pop(circuit.nodes[edge.source].writer))
+                assert edge.weight == pytest.approx(lost.pop(circuit.nodes[edge.sender].writer))
             assert all(writer.kind == "head" and writer.src > token for writer in lost)
 
 
 def test_offsets_belong_to_their_head() -> None:
     model = tiny_model("phi-qknorm")
     circuit = rich_circuit(model.run(prompts_of(model, 12)[0]), tau=0.1)
-    joined = [(circuit.nodes[edge.source], circuit.nodes[edge.target]) for edge in circuit.edges]
+    joined = [(circuit.nodes[edge.sender], circuit.nodes[edge.receiver]) for edge in circuit.edges]
     offsets = [(source, target) for source, target in joined if source.kind == "offset"]
     assert offsets
     assert all((source.layer, source.head) == (target.layer, target.head) for source, target in offsets)
@@ -362,7 +362,7 @@ def test_a_circuit_as_a_picture(organism: keyhole.Model) -> None:
     (axis,) = circuit.plot().axes
     drawn = shown(circuit)
     constants = {i for i, node in enumerate(drawn.nodes) if node.kind not in ("head", "mlp", "embedding", "target")}
-    edges = [e for e in drawn.edges if not {e.source, e.target} & constants]
+    edges = [e for e in drawn.edges if not {e.sender, e.receiver} & constants]
     assert len(axis.patches) == len(edges) > 10
     widest = max(axis.patches, key=lambda patch: patch.get_linewidth())
     assert widest.get_linewidth() == pytest.approx(14 * max(e.influence for e in edges))
@@ -415,3 +415,12 @@ def test_a_picture_without_width_is_refused(organism: keyhole.Model) -> None:
     circuit = organism.run(PROMPT).trace("Mary", through="heads")
     with pytest.raises(KeyholeError, match=r"2 to 40 inches wide, not 0"):
         circuit.plot(width=0)
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_circuits_of_older_schemas_are_read_and_written_as_they_were(schema: int) -> None:
+    """Files of earlier versions: of heads alone, through MLPs, and measured."""
+    text = (ROOT / f"tests/schemas/circuit-{schema}.json").read_text()
+    circuit = from_json(text)
+    assert to_json(circuit) == text and json.loads(text)["schema"] == schema
+    assert bool(circuit.mlps) == bool(circuit.influence) == (schema > 1) and bool(circuit.measured) == (schema == 3)

@@ -131,19 +131,19 @@ def test_sets_of_edges_are_removed_together(organism: keyhole.Model) -> None:
     by_source: dict[int, int] = {}
     for edge in circuit.edges:
         if edge.side != "target":
-            by_source[edge.source] = by_source.get(edge.source, 0) + 1
+            by_source[edge.sender] = by_source.get(edge.sender, 0) + 1
     busiest = max(by_source, key=lambda node: by_source[node])
     cuts = parallel(circuit, busiest)
     assert len(cuts) == by_source[busiest] > 1
     edge = next(
         e
         for e in circuit.edges
-        if e.side != "target" and circuit.nodes[e.source].kind == "head" and circuit.edges_into(e.source)
+        if e.side != "target" and circuit.nodes[e.sender].kind == "head" and circuit.edges_into(e.sender)
     )
-    below = circuit.edges_into(edge.source)[0]
-    path = [below.source, edge.source, edge.target]
+    below = circuit.edges_into(edge.sender)[0]
+    path = [below.sender, edge.sender, edge.receiver]
     run, metric = circuit.run, Metric(len(circuit.tokens) - 1, circuit.parameters.target_ids)
     together, one_by_one = intervene(run, [cuts, serial(circuit, path)], metric, mode="local")
     assert len(together.cuts) == len(cuts) and len(one_by_one.cuts) >= 2
     with pytest.raises(KeyholeError, match="not joined"):
-        serial(circuit, [edge.target, edge.source])
+        serial(circuit, [edge.receiver, edge.sender])

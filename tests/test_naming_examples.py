@@ -389,9 +389,9 @@ def test_a_signal_is_worth_the_product_of_two_projections_in_residual_space(
     for subject in subjects:
         edge, (layer, head) = circuit.edges[int(subject.about["edge"])], subject.head
         sides.add(edge.side)
-        into = circuit.nodes[edge.target]
+        into = circuit.nodes[edge.receiver]
         firing = run.explain((layer, head), into.dest, into.src)
-        signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)  # type: ignore[arg-type]
+        signal = Signal(circuit.nodes[edge.sender].writer, edge.side, edge.channels)  # type: ignore[arg-type]
         w, record = organism.folded(layer), run.attention_run(layer)
         vector, Omega = signal_vector(firing, signal).double(), (w.W_Q[head] @ w.W_K[head].T).double()
         s_u, s_v = (vector, Omega.T @ vector) if edge.side == "dest" else (Omega @ vector, vector)

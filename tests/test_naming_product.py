@@ -215,7 +215,7 @@ def test_names_below_chance_are_shown_only_when_asked_for_and_what_a_name_lacks_
     shown, every = edge_names(circuit(), made), edge_names(circuit(), made, every=True)
     assert {edges[e].id for e in shown} == {first, third} and {edges[e].id for e in every} == {first, second, third}
     for edge, text in every.items():
-        here = circuit().tokens[circuit().nodes[edge.target].src] in ("Mary", "John")
+        here = circuit().tokens[circuit().nodes[edge.receiver].src] in ("Mary", "John")
         assert ("fails" in text) == (edges[edge].id == second) and ("above chance" in text) == (edges[edge].id == third)
         assert ("not so here" in text) == (not here)
 

@@ -218,7 +218,7 @@ def writer_of(node: Node) -> Writer | None:
 def same_circuit(fast: Circuit, seeds: list[Seed], oracle: Oracle, tau: object = "dynamic", keys: str = "all") -> None:
     assert fast.firings
     slow = {join: s for join, s in oracle.trace(seeds, tau, keys).items() if s.ig > noise(oracle)}
-    edges = {(writer_of(fast.nodes[e.source]), writer_of(fast.nodes[e.target]), e.side): e for e in fast.edges}
+    edges = {(writer_of(fast.nodes[e.sender]), writer_of(fast.nodes[e.receiver]), e.side): e for e in fast.edges}
     assert {writer_of(node) for node in fast.nodes} == {end for join in edges for end in join[:2]}
     edges = {join: edge for join, edge in edges.items() if edge.ig > noise(oracle)}
     assert set(edges) == set(slow)

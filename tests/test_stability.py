@@ -68,9 +68,9 @@ def slowly(one: Circuit, other: Circuit, measure: str) -> float:
                     found[name] = found.get(name, 0) + share if measure == "influence" else 1
             return found
         for edge in circuit.edges:
-            if names[edge.source][0] in counted:
+            if names[edge.sender][0] in counted:
                 for channel in (edge.channels or (None,)) if measure == "channels" else (None,):
-                    found[names[edge.source], names[edge.target], edge.side, channel] = 1
+                    found[names[edge.sender], names[edge.receiver], edge.side, channel] = 1
         return found
 
     a, b = terms(one), terms(other)

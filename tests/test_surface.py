@@ -104,14 +104,14 @@ def test_signals_are_a_table(circuit: Circuit, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     rows = circuit.to_dataframe()
     assert [row["weight"] for row in rows] == sorted((edge.weight for edge in circuit.edges), reverse=True)
-    edges = {(edge.source, edge.target, edge.side): edge for edge in circuit.edges}
+    edges = {(edge.sender, edge.receiver, edge.side): edge for edge in circuit.edges}
     assert len(rows) == len(edges) == len(circuit.edges)
     for row in rows:
         edge = edges[row["source"], row["target"], row["side"]]
-        writer = circuit.nodes[edge.source]
+        writer = circuit.nodes[edge.sender]
         assert (row["ig"], row["alone"], row["channels"]) == (edge.ig, edge.alone, edge.channels)
         assert row["writer"] == node_label(writer, circuit.tokens)
-        assert row["causes"] == node_label(circuit.nodes[edge.target], circuit.tokens)
+        assert row["causes"] == node_label(circuit.nodes[edge.receiver], circuit.tokens)
         assert (row["kind"], row["layer"], row["dest"]) == (writer.kind, writer.layer, writer.dest)
 
 

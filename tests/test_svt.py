@@ -250,14 +250,14 @@ def algorithm_1(run: Run, firing: Fired, threshold: float, edges: dict[tuple[Fir
 def check_circuit(run: Run, circuit: Circuit, threshold: float) -> None:
     """The edges are those of the recursion; what is explained fires; nodes carry their attention."""
     place = [(n.layer, n.head, n.dest, n.src) for n in circuit.nodes]
-    seeds = [e.source for e in circuit.edges if e.side == "target"]
+    seeds = [e.sender for e in circuit.edges if e.side == "target"]
     expected: dict[tuple[Fired, Fired, str], float] = {}
     for seed in seeds:
         if circuit.nodes[seed].kind == "head":
             algorithm_1(run, place[seed], threshold, expected)
     signals = [edge for edge in circuit.edges if edge.side != "target"]
-    assert {(place[e.source], place[e.target], e.side): e.weight for e in signals} == pytest.approx(expected)
-    joined = {i for edge in circuit.edges for i in (edge.source, edge.target)}
+    assert {(place[e.sender], place[e.receiver], e.side): e.weight for e in signals} == pytest.approx(expected)
+    joined = {i for edge in circuit.edges for i in (edge.sender, edge.receiver)}
     assert joined == set(range(len(circuit.nodes)))
     assert all(e.weight == e.ig == e.alone > 0 and e.channels for e in signals)
     explained = {firing.node for firing in circuit.firings}
@@ -280,7 +280,7 @@ def test_every_node_of_a_circuit_leads_to_the_target(organism: Model) -> None:
     reached, before = {i for i, n in enumerate(circuit.nodes) if n.kind == "target"}, 0
     while len(reached) > before:
         before = len(reached)
-        reached |= {edge.source for edge in circuit.edges if edge.target in reached}
+        reached |= {edge.sender for edge in circuit.edges if edge.receiver in reached}
     assert len(reached) == len(circuit.nodes) > 10
 
 
@@ -308,7 +308,7 @@ def test_edges_are_the_significant_contributions(organism: Model) -> None:
         found = contributions(run, (node.layer, node.head), node.dest, node.src)
         for side, values in (("dest", found.at_dest), ("src", found.at_src)):
             edges = [edge for edge in circuit.edges_into(firing.node) if edge.side == side]
-            sources = {(circuit.nodes[e.source].layer, circuit.nodes[e.source].head): e for e in edges}
+            sources = {(circuit.nodes[e.sender].layer, circuit.nodes[e.sender].head): e for e in edges}
             assert set(sources) == {(found.layers[i], h) for i, h in significant(values, 0.6).nonzero().tolist()}
             for (layer, head), edge in sources.items():
                 assert edge.weight == pytest.approx(float(values[found.layers.index(layer), head]))
@@ -318,7 +318,7 @@ def test_edges_are_the_significant_contributions(organism: Model) -> None:
 def test_the_baseline_uses_all_channels(organism: Model) -> None:
     run = organism.run(IOI)
     few, every = (trace_svt(run, "Mary", against="John", settings=SvtSettings(channels=c)) for c in ("singular", "all"))
-    seeds = [[(e.source, e.weight) for e in c.edges if e.side == "target"] for c in (few, every)]
+    seeds = [[(e.sender, e.weight) for e in c.edges if e.side == "target"] for c in (few, every)]
     assert [w for _, w in seeds[0]] == [w for _, w in seeds[1]]
     assert {k for e in few.edges for k in e.channels} <= {k for e in every.edges for k in e.channels}
     assert all(len(e.channels) == organism.dims.d_head for e in every.edges if e.side != "target")
@@ -333,9 +333,9 @@ def test_chosen_firings_begin_a_circuit(organism: Model) -> None:
     circuit = trace_svt(run, settings=SvtSettings(start=[start, (0, 0, -1, 0), start]))
     check_circuit(run, circuit, 0.5)
     into = [edge for edge in circuit.edges if edge.side == "target"]
-    assert {circuit.nodes[e.source].layer for e in into} == {node.layer, 0} and len(into) == 2
+    assert {circuit.nodes[e.sender].layer for e in into} == {node.layer, 0} and len(into) == 2
     for edge in into:
-        assert edge.weight == edge.ig == edge.alone == circuit.attention[edge.source]
+        assert edge.weight == edge.ig == edge.alone == circuit.attention[edge.sender]
     recorded = circuit.parameters
     assert recorded.seeds == "given" and recorded.target_ids == ()
     assert recorded.start is not None and recorded.start[:2] == (start, (0, 0, len(run) - 1, 0))

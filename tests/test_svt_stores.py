@@ -56,8 +56,8 @@ def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, store: Stor
         run, example, kept = organism.run(outcome.example.text), outcome.example, outcome.circuit
         alone = trace_svt(run, example.answer, against=list(example.against), settings=SETTINGS)
         assert kept is not None and kept.nodes == alone.nodes and kept.parameters.method == "svt"
-        shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
-        assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
+        shape = [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in alone.edges]
+        assert [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in kept.edges] == shape
         assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], **NUMBERS)
 
 

@@ -146,7 +146,7 @@ def handed(circuit: Circuit) -> Edges:
         return None if node.kind == "target" else node.writer
 
     nodes = circuit.nodes
-    return {(nodes[e.source].writer, who(nodes[e.target]), e.side): e.influence for e in circuit.edges if e.influence}
+    return {(nodes[e.sender].writer, who(nodes[e.receiver]), e.side): e.influence for e in circuit.edges if e.influence}
 
 
 @pytest.mark.parametrize("variant", ["organism", "llama-bias", "cohere", "olmo2"])
@@ -160,7 +160,7 @@ def test_the_slow_way_hands_on_the_same_influence(variant: str, organism: Model)
         pushed = (run.final_resid - run.layers[0].resid)[-1].to(model.head_out().W_U) @ model.head_out().W_U
         ends = [int(pushed.argmax()), int(pushed.argmin())]
     circuit = trace(run, ends[0], against=ends[1], tau=tau, through=Through(cover=COVER, eps=EPS))
-    seeds = [(circuit.nodes[e.source].writer, e.weight) for e in circuit.edges if e.side == "target"]
+    seeds = [(circuit.nodes[e.sender].writer, e.weight) for e in circuit.edges if e.side == "target"]
     slow = {edge: share for edge, share in Slow(run, run.toward(*ends), tau).walk(seeds).items() if share}
     fast = handed(circuit)
     assert set(slow) == set(fast) and len(fast) > 8

@@ -187,7 +187,7 @@ def _label(circuit: Circuit, number: int) -> str:
     from keyhole.circuits.text import node_label
 
     edge = circuit.edges[number]
-    ends = [node_label(circuit.nodes[i], circuit.tokens) for i in (edge.source, edge.target)]
+    ends = [node_label(circuit.nodes[i], circuit.tokens) for i in (edge.sender, edge.receiver)]
     return f"{ends[0]} -> {ends[1]} {edge.side}"
 
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
+from keyhole.circuits.columns import Edges, Firings, Nodes
 from keyhole.circuits.records import Sufficient
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
@@ -194,13 +195,13 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", wanted: Sufficie
         for writer, reader, side, part in joints
     ]
     found_edges = len(edges)
-    whole = {(edge.source, edge.target, edge.side) for edge in edges}
+    whole = {(edge.sender, edge.receiver, edge.side) for edge in edges}
     edges += [
         Edge(index[writer], index[head], s.side, s.weight, s.ig, s.alone, s.channels)
         for writer, head, s in signals
         if (index[writer], index[head], s.side) not in whole
     ]
-    searched = {edges[i].target for i in range(len(edges)) if edges[i].channels}
+    searched = {edges[i].receiver for i in range(len(edges)) if edges[i].channels}
     (check,) = check_runs(Writes([run]), logits_at=[metric.end])
     checked(check, run)
     return Circuit(
@@ -217,10 +218,10 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", wanted: Sufficie
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
-        nodes=tuple(nodes),
+        nodes=Nodes.of(nodes),
         attention=tuple(_weight(run, node) if node.kind == "head" else None for node in nodes),
-        edges=tuple(edges),
-        firings=tuple(_traced(index[head], firings[head]) for head in heads if index[head] in searched),
+        edges=Edges.of(edges),
+        firings=Firings.of(_traced(index[head], firings[head]) for head in heads if index[head] in searched),
         run=run,
     )
 

@@ -122,7 +122,7 @@ def _some_cuts(circuit: Circuit, edges: Sequence[int]) -> Iterator[tuple[_Label,
             raise KeyholeError(f"there is no edge {number}: the circuit has edges 0 to {len(circuit.edges) - 1}.")
         edge = circuit.edges[number]
         cut = edge_cut(circuit, edge)
-        yield (traced[edge.target], cut.side, number), cut
+        yield (traced[edge.receiver], cut.side, number), cut
 
 
 def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Label, Cut]]:
@@ -138,7 +138,7 @@ def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Labe
         if not edges:
             continue
         for index, edge in enumerate(circuit.edges):
-            if edge.target == traced.node and (edge.side == "dest" or edge.side == "src"):
+            if edge.receiver == traced.node and (edge.side == "dest" or edge.side == "src"):
                 yield (traced, edge.side, index), edge_cut(circuit, edge)
 
 

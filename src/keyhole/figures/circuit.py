@@ -130,7 +130,7 @@ def _drawn(circuit: Circuit, names: Names, least: float) -> dict[Edge, Edge]:
 
 
 def _ends(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int, ...]]:
-    return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, tuple(edge.channels)
+    return circuit.nodes[edge.sender], circuit.nodes[edge.receiver], edge.side, tuple(edge.channels)
 
 
 def _drawn_nodes(circuit: Circuit) -> list[tuple[int, Node]]:
@@ -155,12 +155,12 @@ def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int], *, room: flo
     # a drop is at most 1; the contributions of svt have no such bound, and the largest stands for it
     most = max([1.0, *(edge.weight for edge in circuit.edges if edge.side != "target")])
     for edge in circuit.edges:
-        if edge.source in places and edge.target in places:
+        if edge.sender in places and edge.receiver in places:
             share = edge.weight / (whole if edge.side == "target" else 2 * most)
             share = share if edge.influence is None else edge.influence
             axis.add_patch(_line(edge, places, share, bow=0.0 if edge in numbers else 0.06))
     for edge, number in numbers.items():
-        if edge.source in places and edge.target in places:
+        if edge.sender in places and edge.receiver in places:
             _mark(axis, edge, places, number)
     for i, (x, y) in places.items():
         _node(axis, circuit.nodes[i], x, y)
@@ -187,7 +187,7 @@ def _node(axis: Any, node: Node, x: float, y: float) -> None:
 
 def _mark(axis: Any, edge: Edge, places: Places, number: int) -> None:
     """A number in the middle of an edge, which is drawn straight so that the number lies on it."""
-    (x, y), (to_x, to_y) = places[edge.source], places[edge.target]
+    (x, y), (to_x, to_y) = places[edge.sender], places[edge.receiver]
     look = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": _LINE[edge.side], "linewidth": 0.8}
     axis.text(
         (x + to_x) / 2, (y + to_y) / 2, str(number), fontsize=_NODE - 1, ha="center", va="center", bbox=look, zorder=5
@@ -233,8 +233,8 @@ def _level(node: Node) -> float:
 
 def _line(edge: Edge, places: Places, share: float, *, bow: float) -> FancyArrowPatch:
     return FancyArrowPatch(
-        places[edge.source],
-        places[edge.target],
+        places[edge.sender],
+        places[edge.receiver],
         arrowstyle="-",
         connectionstyle=f"arc3,rad={bow}",
         linewidth=max(0.5, _WIDE * share),

@@ -61,7 +61,7 @@ class _Ran:
             status: Status = "empty" if isinstance(found, NothingToTraceError) else "failed"
             return Outcome(status=status, error=str(found), **about)
         vectors = signal_vectors(found) if tracing.signals else None
-        status = "circuit" if found.heads else "headless"
+        status = "circuit" if found.has_heads else "headless"
         return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, error=why, **about)
 
     @property

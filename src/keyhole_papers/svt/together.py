@@ -182,15 +182,15 @@ def _path(circuit: Circuit) -> list[int]:
     """From below: the longest chain of signals to a head behind the answer, the heaviest if there are several."""
     into: dict[int, list[Edge]] = {}
     for edge in circuit.edges:
-        if circuit.nodes[edge.source].kind != "offset":
-            into.setdefault(edge.target, []).append(edge)
+        if circuit.nodes[edge.sender].kind != "offset":
+            into.setdefault(edge.receiver, []).append(edge)
 
     @cache
     def longest(node: int) -> list[int]:
-        chains = [(longest(edge.source), edge.weight) for edge in into.get(node, ())]
+        chains = [(longest(edge.sender), edge.weight) for edge in into.get(node, ())]
         return [*max(chains, key=lambda chain: (len(chain[0]), chain[1]))[0], node] if chains else [node]
 
-    ends = [(longest(edge.source), edge.weight) for edge in circuit.edges if edge.side == "target"]
+    ends = [(longest(edge.sender), edge.weight) for edge in circuit.edges if edge.side == "target"]
     return max(ends, key=lambda chain: (len(chain[0]), chain[1]))[0] if ends else []
 
 

@@ -40,9 +40,9 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
     found = []
     with exact_matmul():
         for number, edge in signal_edges(circuit):
-            into = circuit.nodes[edge.target]
+            into = circuit.nodes[edge.receiver]
             assert into.layer is not None and into.head is not None
-            one = _signal_subject(run, (into.layer, into.head), circuit.signal(edge), _label(circuit, edge.target))
+            one = _signal_subject(run, (into.layer, into.head), circuit.signal(edge), _label(circuit, edge.receiver))
             found.append(replace(one, id=f"{one.id} #{number}", about={**one.about, "edge": str(number)}))
     return found
 
