@@ -87,9 +87,9 @@ def big(device: str) -> None:
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         passing, run = seconds(lambda n=n: model.run(ids[:n]), device)
-        seeds = keyhole.Probability(share)
+        metric = keyhole.Probability(share)
         took, circuit = seconds(
-            lambda run=run, tau=tau, seeds=seeds: run.trace(through="heads", tau=tau, seeds=seeds), device
+            lambda run=run, tau=tau, metric=metric: run.trace(through="heads", tau=tau, metric=metric), device
         )
         each = 1e3 * took / max(1, len(circuit.firings))
         print(

@@ -229,7 +229,7 @@ def agreement(one: Circuit, other: Circuit) -> Agreement:
 
 
 def _edges(circuit: Circuit) -> set[tuple[Node, Node, str]]:
-    return {(circuit.nodes[e.source], circuit.nodes[e.target], e.side) for e in circuit.edges}
+    return {(circuit.nodes[e.sender], circuit.nodes[e.receiver], e.side) for e in circuit.edges}
 
 
 def _jaccard(a: set, b: set) -> float:

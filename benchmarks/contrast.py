@@ -30,7 +30,7 @@ def plain(model: keyhole.Model, prompts: list[str], max_tokens: int = 4096) -> f
     encoded = [encode(model, prompt, None).ids for prompt in prompts]
     start = time.perf_counter()
     with torch.no_grad():
-        for batch in model.batches([len(ids) for ids in encoded], max_tokens):
+        for batch in model._batches([len(ids) for ids in encoded], max_tokens):
             longest = max(len(encoded[i]) for i in batch)
             rows = [[*encoded[i], *[0] * (longest - len(encoded[i]))] for i in batch]
             plain_logits(model.hf, model.family, torch.tensor(rows, device=model.hf.device))

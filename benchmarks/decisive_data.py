@@ -16,7 +16,8 @@ import torch
 
 import keyhole
 from keyhole.intervene import Metric
-from keyhole.models.tokens import in_chat, text_ids, token_spans, tokens_in
+from keyhole.models.chat import in_chat
+from keyhole.models.tokens import text_ids, token_spans, tokens_in
 
 PROMPTS = Path(__file__).with_name("decisive_prompts.jsonl")
 _WORD = re.compile("«([^«»]+)»")

@@ -50,7 +50,7 @@ def gradient(run: Run, question: Question) -> list[float]:
 
 def attention(run: Run, question: Question) -> list[float]:
     """The mean attention of all heads from the last token; the first token, where heads rest, has none."""
-    weights = torch.stack([run.attention(layer)[:, -1] for layer in run.model.attention_layers])
+    weights = torch.stack([run.pattern(layer)[:, -1] for layer in run.model.attention_layers])
     return [0.0, *weights.mean((0, 1))[1:].tolist()]
 
 
@@ -58,7 +58,7 @@ def rollout(run: Run, question: Question) -> list[float]:
     """Attention rollout (Abnar and Zuidema 2020): attention and identity in equal parts, multiplied over layers."""
     flow = torch.eye(len(run))
     for layer in run.model.attention_layers:
-        flow = (run.attention(layer).float().mean(0) + torch.eye(len(run))) / 2 @ flow
+        flow = (run.pattern(layer).float().mean(0) + torch.eye(len(run))) / 2 @ flow
     return [0.0, *flow[-1, 1:].tolist()]
 
 

@@ -42,7 +42,7 @@ def watch():
         peak[0] = max(peak[0], process.memory_info().rss)
 watcher = threading.Thread(target=watch); watcher.start()
 start = time.perf_counter()
-circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.2, through=through)
+circuit = trace(run, metric=Probe(direction, len(run.layers)), tau=0.2, through=through)
 seconds = time.perf_counter() - start
 stop.set(); watcher.join()
 print(json.dumps({"n": n, "seconds": seconds, "firings": len(circuit.firings), "mlps": len(circuit.mlps),

@@ -28,7 +28,7 @@ def node_paths(ways: Ways, most: int) -> list[float]:
         if ways.begins(node):
             found.append(-share)
         for edge, part in ways.below[node]:
-            heapq.heappush(waiting, (share * part, edge.source))
+            heapq.heappush(waiting, (share * part, edge.sender))
     return found
 
 

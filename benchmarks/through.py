@@ -88,7 +88,7 @@ def measure(model: keyhole.Model, examples: list[Example], settings: Through) ->
         twice.append(carried(circuit, at["S2"], at["S1"]))
         heads = run.trace(example.answer, against=example.wrong, through="heads")
         seeds = [edge for edge in heads.edges if edge.side == "target"]
-        mlps = [edge.weight for edge in seeds if heads.nodes[edge.source].kind == "mlp"]
+        mlps = [edge.weight for edge in seeds if heads.nodes[edge.sender].kind == "mlp"]
         before.append(sum(mlps) / sum(edge.weight for edge in seeds))
         cancels += [one.cancellation for one in circuit.mlps]
         rows += circuit.verify(mode="chain").rows

@@ -30,7 +30,7 @@ def assert_alike(one: Circuit, other: Circuit) -> None:
 
 def named(edge: object) -> tuple[object, ...]:
     """An edge without its numbers."""
-    return tuple(getattr(edge, name) for name in ("source", "target", "side", "channels"))
+    return tuple(getattr(edge, name) for name in ("sender", "receiver", "side", "channels"))
 
 
 def taken(firing: object) -> tuple[object, ...]:

@@ -104,4 +104,4 @@ def rich_circuit(run: keyhole.Run, **options: Any) -> keyhole.Circuit:
     """A circuit with many firings: seeded by what the last attention layers write at the end, not by an MLP."""
     layers = run.model.attention_layers[-2:]
     direction = sum(attention_writes(run, layer)[-1] for layer in layers)
-    return trace(run, seeds=Probe(direction, len(run.layers)), **{"through": "heads", **options})
+    return trace(run, metric=Probe(direction, len(run.layers)), **{"through": "heads", **options})

@@ -114,16 +114,16 @@ class Oracle:
 
     def scores(self, layer: int, head: int, dest: int) -> Array:
         """Captured, scaled, uncapped scores against every key."""
-        record = self.run.layer(layer)
-        q, k = numbers(record.q[head, dest]), numbers(record.k[self.run.model.weights(layer).kv(head)])
+        record = self.run.attention_run(layer)
+        q, k = numbers(record.q[head, dest]), numbers(record.k[self.run.model.folded(layer).kv(head)])
         return np.array([record.rule.scaling * (q @ k[t]) for t in range(self.n)])
 
     def visible(self, layer: int, dest: int) -> range:
-        return range(int(self.run.layer(layer).first[dest]), dest + 1)
+        return range(int(self.run.attention_run(layer).first[dest]), dest + 1)
 
     def weights(self, layer: int, head: int, dest: int, scores: Array) -> Array:
         """Attention weights of a row of scores: cap, then ALiBi, then softmax over the visible keys and the sink."""
-        rule = self.run.layer(layer).rule
+        rule = self.run.attention_run(layer).rule
         logits = np.full(self.n, -np.inf)
         for t in self.visible(layer, dest):
             bias = 0.0 if rule.key_bias is None else float(rule.key_bias[head, t])
@@ -159,7 +159,7 @@ class Oracle:
         yield Write("mlp", layer, None, None, numbers(record.mlp))
 
     def _written_by_attention(self, layer: int) -> Iterator[Write]:
-        record, w = self.run.layer(layer), self.run.model.weights(layer)
+        record, w = self.run.attention_run(layer), self.run.model.folded(layer)
         m, v, b_V = numbers(record.out_scale), numbers(record.v), numbers(w.b_V)
         bias = np.array([numbers(w.b_O) / m[t] for t in range(self.n)])
         for head in range(len(record.q)):
@@ -178,7 +178,7 @@ class Oracle:
     def channels(self, layer: int, head: int) -> tuple[Array, Array]:
         """(G_d, G_s) from the SVD of the d_model x d_model matrix Omega; channels without weight are zero."""
         if (layer, head) not in self._channels:
-            w = self.run.model.weights(layer)
+            w = self.run.model.folded(layer)
             W_Q, W_K = numbers(w.W_Q[head]), numbers(w.W_K[w.kv(head)])
             r = W_Q.shape[1]
             U, sigma, Vh = np.linalg.svd(W_Q @ W_K.T)
@@ -193,7 +193,7 @@ class Oracle:
 
     def rotation(self, layer: int, t: int, r: int) -> Array:
         """R_t as a matrix."""
-        R, rotary = np.eye(r), self.run.layer(layer).rotary
+        R, rotary = np.eye(r), self.run.attention_run(layer).rotary
         if rotary is not None:
             cos, sin = numbers(rotary.cos[t]), numbers(rotary.sin[t])
             for f in range(len(cos)):
@@ -204,7 +204,7 @@ class Oracle:
 
     def reads(self, side: str, layer: int, head: int, t: int) -> tuple[Callable[[Array], Array], Array]:
         """How the head reads a write at t (into its rotated query or key), and its own rotated offset there."""
-        record, w = self.run.layer(layer), self.run.model.weights(layer)
+        record, w = self.run.attention_run(layer), self.run.model.folded(layer)
         if side == "dest":
             W, b, c, s = w.W_Q[head], w.b_Q[head], w.c_Q[head], record.q_scale[head, t]
         else:
@@ -216,8 +216,8 @@ class Oracle:
 
     def dest_candidates(self, layer: int, head: int, dest: int) -> list[Candidate]:
         """row_t = scaling a_k B_tk: the writer's share of the query, against the full captured keys."""
-        record, (G_d, G_s) = self.run.layer(layer), self.channels(layer, head)
-        keys = numbers(record.k[self.run.model.weights(layer).kv(head)])
+        record, (G_d, G_s) = self.run.attention_run(layer), self.channels(layer, head)
+        keys = numbers(record.k[self.run.model.folded(layer).kv(head)])
         B = np.array([G_s @ keys[t] for t in range(self.n)])
         read, offset = self.reads("dest", layer, head, dest)
         parts = [(write.writer(dest), read(write.at[dest])) for write in self.writes(layer)]
@@ -230,7 +230,7 @@ class Oracle:
 
     def src_candidates(self, layer: int, head: int, dest: int, src: int, keys: str) -> list[Candidate]:
         """row_t = scaling a_k B_tk: the full captured query, against the writer's share of every key (or of src's)."""
-        record, (G_d, G_s) = self.run.layer(layer), self.channels(layer, head)
+        record, (G_d, G_s) = self.run.attention_run(layer), self.channels(layer, head)
         a = numbers(record.q[head, dest]) @ G_d
         below = self.writes(layer)
         B = np.zeros((len(below) + 1, self.n, len(a)))  # the last one is the offset
@@ -249,7 +249,7 @@ class Oracle:
 
     def path(self, layer: int, head: int, dest: int, src: int) -> Array:
         """w = integral of p_s (e_s - p) c'(alpha S): the gradient of the weight along the path from no scores."""
-        scores, cap = self.scores(layer, head, dest), self.run.layer(layer).rule.softcap
+        scores, cap = self.scores(layer, head, dest), self.run.attention_run(layer).rule.softcap
         w = np.zeros(self.n)
         for alpha, share in trapezoid():
             p = self.weights(layer, head, dest, alpha * scores)

@@ -54,7 +54,7 @@ def _with_edges(circuit: Circuit, terms: Sequence[int]) -> Circuit:
     edges = [Edge(nodes.index(a), nodes.index(b), "dest", 0.1, 0.1, 0.1, (0,)) for a, b in pairs]
     gone: dict[int, list[Removal]] = {}
     for edge in edges:
-        gone.setdefault(edge.target, []).append(Removal(nodes[edge.source].writer, 0, 0.1, 0.4))
+        gone.setdefault(edge.receiver, []).append(Removal(nodes[edge.sender].writer, 0, 0.1, 0.4))
     firings = [Traced(node, 0.2, end + 1, tuple(gone[node]), ()) for node in sorted(gone)]
     attention = (0.5,) * (len(nodes) - 1) + (None,)
     return replace(circuit, nodes=tuple(nodes), attention=attention, edges=tuple(edges), firings=tuple(firings))

@@ -24,7 +24,7 @@ def outcomes_of_every_kind(model: keyhole.Model) -> list[Outcome]:
     circuits = [
         runs[0].trace(**pairs[0], through="heads"),
         runs[1].trace(**pairs[1]),
-        runs[2].trace(pairs[2]["target"], seeds=keyhole.Probability(0.5)),
+        runs[2].trace(pairs[2]["target"], metric=keyhole.Probability(0.5)),
         runs[3].trace(keyhole.Likeliest(3)),
         rich_circuit(runs[4]),
         runs[5].trace(**pairs[5], method="svt"),

@@ -84,8 +84,8 @@ def _searched(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[Traced, ...
     removed: dict[int, dict[str, list[Removal]]] = {}
     for edge in edges:
         if edge.side in ("dest", "src"):
-            sides = removed.setdefault(edge.target, {"dest": [], "src": []})
-            sides[edge.side] += [Removal(nodes[edge.source].writer, channel, 0.1, 0.0) for channel in edge.channels]
+            sides = removed.setdefault(edge.receiver, {"dest": [], "src": []})
+            sides[edge.side] += [Removal(nodes[edge.sender].writer, channel, 0.1, 0.0) for channel in edge.channels]
     return tuple(Traced(i, 0.1, 1, tuple(sides["dest"]), tuple(sides["src"])) for i, sides in sorted(removed.items()))
 
 

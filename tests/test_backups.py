@@ -125,7 +125,7 @@ def test_softmax_hands_on_what_was_predicted(variant: str) -> None:
     signal = Signal(Writer("embedding", 0, None, 8, 8), "src", (0, 1, 2))
     cut = Cut(1, 0, dest=9, src=8, signals=(signal,))
     [outcome] = intervene(run, [cut], Metric(9, (5,), (7,)), mode="local", keep=True)
-    row, before = predicted_row(run, cut), run.layer(1).weights([0], [9])[0, 0].double()
+    row, before = predicted_row(run, cut), run.attention_run(1).weights([0], [9])[0, 0].double()
     assert outcome.row is not None
     assert (outcome.row.double() - row).abs().max() < 1e-5 < 1e-4 < (row - before).abs().max()
 

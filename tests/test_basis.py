@@ -59,7 +59,7 @@ def test_bases_keep_every_score(variant: str, name: BasisName) -> None:
 def test_singular_channels_are_diagonal() -> None:
     """W_Q G and W_K G^-T have columns at right angles; refactored ones have not."""
     model = tiny_model("llama", dtype=torch.float64)
-    (W_Q, _, _), (W_K, _, _) = model.queries_keys(0)
+    (W_Q, _, _), (W_K, _, _) = model._queries_keys(0)
     group = model.dims.heads // len(W_K)
     G = head_basis(model, 0, 1, "singular")
     for W, into in ((W_Q[1], G), (W_K[1 // group], torch.linalg.inv(G).T)):
@@ -120,7 +120,7 @@ def test_sizes_are_changes_of_scores() -> None:
     for i, (_, reader, token) in enumerate(parts.edges.tolist()):
         place = asked.masked.wiring.readers[reader]
         assert place.layer is not None and place.head is not None
-        block, run = asked.masked.blocks[place.layer], asked.run.layer(place.layer)
+        block, run = asked.masked.blocks[place.layer], asked.run.attention_run(place.layer)
         assert block.rotary is not None
         q, k = run.q[place.head].double(), run.k[run.kv(place.head)].double()
         A = run.weights([place.head], list(range(len(q))))[0].double()

@@ -53,7 +53,7 @@ def places_of(runs: Sequence[Run], layer: int) -> list[tuple[int, int, int, int]
     found = []
     for row, run in enumerate(runs):
         for dest in (len(run) - 3, len(run) - 1):
-            weights = run.layer(layer).weights(run.layer(layer).heads, [dest])[:, 0]
+            weights = run.attention_run(layer).weights(run.attention_run(layer).heads, [dest])[:, 0]
             found += [(row, head, dest, src) for head, src in enumerate(weights.argmax(-1).tolist())]
     return found
 
@@ -213,7 +213,7 @@ def test_likelihoods_together_as_alone(variant: str, monkeypatch: pytest.MonkeyP
 def test_rope_that_depends_on_the_length_keeps_lengths_apart() -> None:
     model = tiny_model("llama-dynamic")
     runs = runs_of(model, (14, 20, 24))  # the scaling sets in at 16
-    assert not torch.equal(runs[0].layer(0).rotary.cos, runs[2].layer(0).rotary.cos[:14])
+    assert not torch.equal(runs[0].attention_run(0).rotary.cos, runs[2].attention_run(0).rotary.cos[:14])
     for run, found in zip(runs, keyhole.trace_many(runs, [None] * 3, errors="raise"), strict=True):
         assert_alike(found, run.trace())
 

@@ -55,8 +55,8 @@ def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, tmp_path: P
         kept = outcome.circuit
         assert kept is not None and outcome.example == example
         assert kept.nodes == alone.nodes and kept.parameters.seeds == "linear"
-        shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
-        assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
+        shape = [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in alone.edges]
+        assert [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in kept.edges] == shape
         assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], **NUMBERS)
         likely, logits = run.logits[-1].double().softmax(-1), run.logits[-1]
         right, other = (token_id(organism, word) for word in (example.answer, example.against[0]))
@@ -168,9 +168,9 @@ def test_seeds_are_linear_where_there_is_a_wrong_answer(organism: Model) -> None
 
     wrong = (token_id(organism, prompts[0].against[0]),)
     assert seeds(Tracing()) == [("linear", 0.8, wrong), ("prob", 0.8, ())]
-    assert seeds(Tracing(seeds="prob")) == [("prob", 0.8, ()), ("prob", 0.8, ())]
-    assert seeds(Tracing(seeds="linear")) == [("linear", 0.8, wrong), ("linear", 0.8, ())]
-    assert seeds(Tracing(seeds=Probability(0.9))) == [("prob", 0.9, ()), ("prob", 0.9, ())]
+    assert seeds(Tracing(metric="prob")) == [("prob", 0.8, ()), ("prob", 0.8, ())]
+    assert seeds(Tracing(metric="linear")) == [("linear", 0.8, wrong), ("linear", 0.8, ())]
+    assert seeds(Tracing(metric=Probability(0.9))) == [("prob", 0.9, ()), ("prob", 0.9, ())]
 
 
 def test_killed_at_random_points_and_gone_on_with(whole: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_attention_recomputed_from_q_and_k_is_the_models_own(variant: str) -> No
     own = hf(input_ids=torch.tensor([prompt]), output_attentions=True)
     torch.testing.assert_close(run.logits, own.logits[0], rtol=1e-5, atol=1e-5)
     for layer, weights in enumerate(own.attentions):
-        torch.testing.assert_close(run.attention(layer), weights[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run.pattern(layer), weights[0], rtol=1e-4, atol=1e-5)
 
 
 def test_lfm2_attention_layers_match_and_its_conv_layers_have_none() -> None:
@@ -34,7 +34,7 @@ def test_lfm2_attention_layers_match_and_its_conv_layers_have_none() -> None:
     mixers = [i for i in range(len(run.layers)) if i not in model.attention_layers]
     assert mixers and all(run.layers[i].mixer is not None for i in mixers)
     with pytest.raises(KeyholeError, match="no attention heads"):
-        run.attention(mixers[0])
+        run.pattern(mixers[0])
 
 
 def test_the_users_model_is_left_as_it_was() -> None:

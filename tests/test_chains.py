@@ -46,12 +46,12 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
     assert set(read) == {one.node for one in circuit.mlps}
     writes, src_read = Writes([circuit.run]), set()
     for edge in circuit.edges:  # src-side signals that do their work elsewhere hand influence, but no direction
-        if edge.side == "src" and edge.source in read:
-            node = circuit.nodes[edge.target]
+        if edge.side == "src" and edge.sender in read:
+            node = circuit.nodes[edge.receiver]
             firing = circuit.run.explain((node.layer, node.head), node.dest, node.src, tau=0.1)
-            signal = next(s for s in firing.side("src").signals if s.writer == circuit.nodes[edge.source].writer)
+            signal = next(s for s in firing.side("src").signals if s.writer == circuit.nodes[edge.sender].writer)
             done = float(direction_of(firing, signal, writes) @ written(writes, signal.writer))
-            src_read |= {edge.source} if done < 0.1 * signal.ig else set()
+            src_read |= {edge.sender} if done < 0.1 * signal.ig else set()
     for node, one in read.items():
         s = float(one.direction @ one.place.own[0])
         expected = pytest.approx(circuit.influence[node], rel=1e-4)
@@ -95,14 +95,14 @@ def test_a_change_in_channels_is_what_the_scores_say(circuit: Circuit) -> None:
     assert run is not None
     checked = 0
     for edge in circuit.edges:
-        source, node = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        source, node = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         if edge.side != "dest" or source.kind != "mlp":
             continue
         signal = next(s for s in run.explain((node.layer, node.head), node.dest, node.src).side("dest").signals
                       if s.writer == source.writer)  # fmt: skip
         cut = Cut(node.layer, node.head, node.dest, node.src, (signal,), keys="source")
         delta = vector_delta(run, cut, run.layers[source.layer].mlp[source.dest])
-        weight = circuit.attention[edge.target]
+        weight = circuit.attention[edge.receiver]
         assert weight is not None
         assert weight - predicted(run, cut, delta) == pytest.approx(signal.alone, abs=1e-5)
         checked += 1
@@ -126,9 +126,9 @@ def test_a_constant_that_is_a_cause_goes_with_the_others(circuit: Circuit) -> No
     constant = run.explain_mlp(node.layer, node.dest, read_mlps(circuit, run)[first.node].direction)
     place = constant.places
     alone = replace(first, causes=first.causes[:1], left=1 - first.offset)
-    others = {e.target for e in circuit.edges if e.source == first.node and e.side == "mlp"}
+    others = {e.receiver for e in circuit.edges if e.sender == first.node and e.side == "mlp"}
     only = replace(circuit, mlps=tuple(alone if one is first else one for one in circuit.mlps))
-    rows = [row for row in only.verify(mode="chain").chains("mlp") if only.edges[row.edge].source == first.node]
+    rows = [row for row in only.verify(mode="chain").chains("mlp") if only.edges[row.edge].sender == first.node]
     assert {row.node for row in rows} == others and all(row.agrees and abs(row.drop) > 0.01 for row in rows)
     changed = -place.write(place.x0)[0]
     (row,) = [row for row in only.verify(draws=0, edges=False).mlps if row.node == first.node]
@@ -139,7 +139,7 @@ def test_a_constant_that_is_a_cause_goes_with_the_others(circuit: Circuit) -> No
 def test_circuits_from_a_probe_can_be_verified(gpt2: Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     direction = run.final_resid[-1] - run.layers[0].resid[-1]
-    circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.1)
+    circuit = trace(run, metric=Probe(direction, len(run.layers)), tau=0.1)
     assert circuit.mlps and circuit.verify(draws=0, edges=False).mlps and circuit.verify(mode="chain").agrees
     read = from_json(to_json(circuit)).verify(gpt2, draws=0, edges=False)
     assert not read.mlps and "keeps no probe's direction" in str(read)

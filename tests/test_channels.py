@@ -51,14 +51,14 @@ def test_terms_add_up_and_firing_means_positive_relative_attention(variant: str)
     strongest = [(s.layer, s.head, s.dest, s.src) for s in find_firings(run)[:2]]
     for layer, head, dest, src in [(0, 0, 13, 13), (1, 2, 13, 9), (2, 3, 8, 6), (1, 1, 5, 3), *strongest]:
         split = run.channels((layer, head), dest, src)
-        record = run.layer(layer)
+        record = run.attention_run(layer)
         first = int(record.first[dest])
         row = record.scores([head], [dest])[0, 0, first : dest + 1]
         others = torch.cat([row[: src - first], row[src - first + 1 :]]).mean()
         assert split.score == pytest.approx(float(row[src - first]), abs=1e-5)
         assert split.relative_attention == pytest.approx(float(row[src - first] - others), abs=1e-3)
         assert float(split.relative_terms.sum()) + split.relative_rest == pytest.approx(split.relative_attention)
-        assert split.attention == pytest.approx(float(run.attention(layer)[head, dest, src]), abs=1e-6)
+        assert split.attention == pytest.approx(float(run.pattern(layer)[head, dest, src]), abs=1e-6)
         assert split.attention <= 1 / split.visible or split.relative_attention > 0 or variant == "bloom"  # ALiBi
     assert len(strongest) == 2  # so that the last line has judged firings
 
@@ -93,7 +93,7 @@ def test_a_refactored_control_rotates_the_square_roots_of_sigma(gpt2: keyhole.Mo
     """Omega = (U Sigma^1/2 R)(V Sigma^1/2 R)^T, read with vectors that the head reads as its query and key."""
     run = gpt2.run(prompts_of(gpt2, 12)[0])
     control = rotation_control(run, (1, 1), -1, 3, kind="refactor", draws=1, seed=3)
-    om, w, record = omega(gpt2, 1), gpt2.weights(1), run.layer(1)
+    om, w, record = omega(gpt2, 1), gpt2.folded(1), run.attention_run(1)
     R = haar(8, 8, torch.Generator().manual_seed(3)).float()
     left, right = ((side(1) * om.sigma[1].sqrt()) @ R for side in (om.u, om.v))
     torch.testing.assert_close(left @ right.T, w.W_Q[1] @ w.W_K[1].T, rtol=1e-3, atol=1e-4)
@@ -133,8 +133,8 @@ def test_firings_are_exactly_the_weights_above_threshold(variant: str) -> None:
     found = {(s.layer, s.head, s.dest, s.src): s for s in find_firings(run)}
     expected = set()
     for layer in range(3):
-        first = run.layer(layer).first
-        for h, row in enumerate(run.attention(layer)):
+        first = run.attention_run(layer).first
+        for h, row in enumerate(run.pattern(layer)):
             for d in range(20):
                 tau = min(1.0, 2.5 / (d - int(first[d]) + 1))
                 expected |= {(layer, h, d, s) for s in range(20) if float(row[d, s]) >= tau}
@@ -142,11 +142,11 @@ def test_firings_are_exactly_the_weights_above_threshold(variant: str) -> None:
     order = [s.times_uniform for s in find_firings(run)]
     assert order == sorted(order, reverse=True)
     for (layer, h, d, s), site in found.items():
-        visible = d - int(run.layer(layer).first[d]) + 1
-        assert site.times_uniform == pytest.approx(float(run.attention(layer)[h, d, s]) * visible)
+        visible = d - int(run.attention_run(layer).first[d]) + 1
+        assert site.times_uniform == pytest.approx(float(run.pattern(layer)[h, d, s]) * visible)
     assert all(s.dest == 19 for s in find_firings(run, 0.3, dest=-1))
     least = find_firings(run, 1e-30)
-    assert all(int(run.layer(s.layer).first[s.dest]) <= s.src <= s.dest for s in least)
+    assert all(int(run.attention_run(s.layer).first[s.dest]) <= s.src <= s.dest for s in least)
     for tau in (0.0, 7.0):
         with pytest.raises(KeyholeError, match="between 0 and 1"):
             find_firings(run, tau)
@@ -167,11 +167,11 @@ def test_slices_of_firings_over_prompts(gpt2: keyhole.Model) -> None:
     firing, quiet = slice_use(runs, (1, 3)), slice_use(runs, (1, 3), firing=False)
     assert len(quiet.pairs) == 4 and firing.basis == "homogeneous"
     for (prompt, dest, src), terms in zip(firing.pairs.tolist(), firing.terms, strict=True):
-        assert float(runs[prompt].attention(1)[3, dest, src]) >= 0.5 and src != 0
+        assert float(runs[prompt].pattern(1)[3, dest, src]) >= 0.5 and src != 0
         assert float(terms.sum()) == pytest.approx(runs[prompt].channels((1, 3), dest, src).score, abs=1e-3)
     assert torch.equal(firing.counts, firing.used.sum(0)) and (firing.sizes >= 1).all()
     for prompt, dest, src in quiet.pairs.tolist():
-        assert float(runs[prompt].attention(1)[3, dest, src]) < 0.5
+        assert float(runs[prompt].pattern(1)[3, dest, src]) < 0.5
     short = gpt2.run_many(prompts_of(gpt2, 3, 4, 5))  # where four in ten pairs look at the first token
     drawn = [slice_use(short, (1, 3), firing=False, seed=seed).pairs[:, 2] for seed in range(6)]
     assert len(torch.cat(drawn)) > 12 and bool((torch.cat(drawn) > 0).all())

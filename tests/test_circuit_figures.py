@@ -182,13 +182,13 @@ def test_contributions_are_added_up_by_the_role_of_the_written_token(organism: M
         roles = {at: role for role, at in example.positions(made).items() if role != "S1+1"}
         values: dict[Any, dict[Any, float]] = {}
         for edge in circuit.edges:
-            writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+            writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
             if edge.side == "target" or writer.dest not in roles:
                 continue
             key = ((writer.layer, writer.head), (reader.layer, reader.head), roles[writer.dest], edge.side)
             before = values.setdefault(key, {})
-            several += edge.target in before
-            before[edge.target] = edge.weight
+            several += edge.receiver in before
+            before[edge.receiver] = edge.weight
         times.update(values.keys())
         totals.update({key: sum(own.values()) for key, own in values.items()})
     assert found.traced == traced > 3 and several > 0
@@ -433,7 +433,7 @@ def test_a_published_model_is_traced_from_its_name_movers(organism: Model) -> No
 def test_only_a_bias_is_no_circuit(organism: Model) -> None:
     made = organism.run(ioi(1, 0)[0].text)
     least = int(made.logits[-1].argmin())
-    assert trace_answer(made, least, against=int(made.logits[-1].argmax()), seeds="linear") is None
+    assert trace_answer(made, least, against=int(made.logits[-1].argmax()), metric="linear") is None
     with pytest.raises(KeyholeError, match=r"tau is 7\.0"):
         trace_answer(made, int(made.logits[-1].argmax()), tau=7.0)
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 import keyhole
 from alike import assert_alike
-from conftest import prompts_of, rich_circuit, tiny_model
+from conftest import ROOT, prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import mib_from, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
@@ -41,7 +41,7 @@ PROMPT = "When Mary and John went to the store, John gave a drink to"
 
 @pytest.fixture(scope="module")
 def circuit(organism: keyhole.Model) -> keyhole.Circuit:
-    return organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
+    return organism.run(PROMPT).trace("Mary", against="John", metric="linear", through="heads")
 
 
 def test_round_trip_is_lossless(circuit: keyhole.Circuit, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_graphml_without_networkx(circuit: keyhole.Circuit, tmp_path: Path) -> N
             kinds[keys[what, data.get("key")].get("attr.type", "")](data.text or "")
     names = [node.get("id") for node in found["node"]]
     ends = sorted((names.index(e.get("source")), names.index(e.get("target"))) for e in found["edge"])
-    assert ends == sorted((edge.source, edge.target) for edge in circuit.edges)
+    assert ends == sorted((edge.sender, edge.receiver) for edge in circuit.edges)
 
 
 def test_pictures_are_pictures(circuit: keyhole.Circuit, tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ def test_drops_add_up(circuit: keyhole.Circuit) -> None:
                 lost[r.writer] += before - after
             assert edges
             for edge in edges:
-                assert edge.weight == pytest.approx(lost.pop(circuit.nodes[edge.source].writer))
+                assert edge.weight == pytest.approx(lost.pop(circuit.nodes[edge.sender].writer))
             assert all(writer.kind == "head" and writer.src > token for writer in lost)
 
 
 def test_offsets_belong_to_their_head() -> None:
     model = tiny_model("phi-qknorm")
     circuit = rich_circuit(model.run(prompts_of(model, 12)[0]), tau=0.1)
-    joined = [(circuit.nodes[edge.source], circuit.nodes[edge.target]) for edge in circuit.edges]
+    joined = [(circuit.nodes[edge.sender], circuit.nodes[edge.receiver]) for edge in circuit.edges]
     offsets = [(source, target) for source, target in joined if source.kind == "offset"]
     assert offsets
     assert all((source.layer, source.head) == (target.layer, target.head) for source, target in offsets)
@@ -200,7 +200,7 @@ def test_offsets_belong_to_their_head() -> None:
 def test_sinks_can_be_marked_or_collapsed() -> None:
     model = tiny_model("gptj")
     run = model.run(prompts_of(model, 12)[0])
-    kept, marked, collapsed = (rich_circuit(run, tau=0.2, sinks=s) for s in ("keep", "mark", "collapse"))
+    kept, marked, collapsed = (rich_circuit(run, tau=0.2, first_token=s) for s in ("keep", "mark", "collapse"))
     assert marked.nodes == kept.nodes and marked.parameters.sinks == "mark"
     assert any(kept.is_sink(t.node) for t in kept.firings)
     assert not any(collapsed.is_sink(t.node) for t in collapsed.firings)
@@ -231,11 +231,11 @@ def test_seeds_explain_the_objective(variant: str) -> None:
 def test_a_probe_seeds_a_circuit(gpt2: keyhole.Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     direction = run.layers[2].resid[9]
-    circuit = trace(run, seeds=Probe(direction, 2), tau=0.2)
+    circuit = trace(run, metric=Probe(direction, 2), tau=0.2)
     assert circuit.parameters.seeds == "probe" and circuit.parameters.probe_layer == 2
     assert all(node.layer is None or node.layer < 2 for node in circuit.nodes)
     with pytest.raises(KeyholeError, match="entries"):
-        trace(run, seeds=Probe(direction[:5], 2))
+        trace(run, metric=Probe(direction[:5], 2))
 
 
 def test_functions_and_numbers_as_thresholds(gpt2: keyhole.Model) -> None:
@@ -287,7 +287,7 @@ def test_no_target_is_the_likeliest_token(organism: keyhole.Model) -> None:
 
 def test_another_answer_implies_linear_seeds(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
-    assert run.trace("Mary", against="John") == run.trace("Mary", against="John", seeds="linear")
+    assert run.trace("Mary", against="John") == run.trace("Mary", against="John", metric="linear")
     assert run.trace("Mary").parameters.seeds == "prob"
 
 
@@ -298,7 +298,7 @@ def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Ci
     line = f"answer at 14:to: 'Mary' (probability {right:.3g}) against 'John' ({wrong:.3g})"
     assert line in str(circuit).splitlines() and line in str(from_json(to_json(circuit))).splitlines()
     assert line in html.unescape(circuit.to_html()).splitlines()  # for those without scripts
-    assert "against the mean of all tokens" in str(run.trace(seeds="linear"))
+    assert "against the mean of all tokens" in str(run.trace(metric="linear"))
     many = run.trace(Likeliest(5))
     assert f"and 2 more (probability {float(likely.topk(5).values.sum()):.3g})" in str(many)
 
@@ -313,10 +313,10 @@ def test_files_without_probabilities_are_read(circuit: keyhole.Circuit) -> None:
 
 def test_a_circuit_without_heads_says_so(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:
     run = organism.run(PROMPT)
-    bare = run.trace("Mary", seeds=Probability(0.3), through="heads")
+    bare = run.trace("Mary", metric=Probability(0.3), through="heads")
     assert not bare.heads and "no attention head is in this circuit" in str(bare)
     assert "--against" in str(bare) and "--seeds linear" in str(bare)
-    assert run.trace("Mary", seeds="linear").heads and circuit.heads  # what it recommends has some
+    assert run.trace("Mary", metric="linear").heads and circuit.heads  # what it recommends has some
     assert "no attention head" not in str(circuit)
 
 
@@ -330,9 +330,9 @@ def test_what_the_model_prefers_is_said(organism: keyhole.Model) -> None:
         run.trace("Mary", against=["Mary"])
     least = int(logits.argmin())
     with pytest.raises(NothingToTraceError, match="prefers the mean of all tokens to"):
-        run.trace(least, seeds="linear")
+        run.trace(least, metric="linear")
     with pytest.raises(NothingToTraceError, match="Turn the direction round"):
-        trace(run, seeds=Probe(-run.layers[2].resid[-1], 2))
+        trace(run, metric=Probe(-run.layers[2].resid[-1], 2))
 
 
 def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model) -> None:
@@ -362,7 +362,7 @@ def test_a_circuit_as_a_picture(organism: keyhole.Model) -> None:
     (axis,) = circuit.plot().axes
     drawn = shown(circuit)
     constants = {i for i, node in enumerate(drawn.nodes) if node.kind not in ("head", "mlp", "embedding", "target")}
-    edges = [e for e in drawn.edges if not {e.source, e.target} & constants]
+    edges = [e for e in drawn.edges if not {e.sender, e.receiver} & constants]
     assert len(axis.patches) == len(edges) > 10
     widest = max(axis.patches, key=lambda patch: patch.get_linewidth())
     assert widest.get_linewidth() == pytest.approx(14 * max(e.influence for e in edges))
@@ -415,3 +415,12 @@ def test_a_picture_without_width_is_refused(organism: keyhole.Model) -> None:
     circuit = organism.run(PROMPT).trace("Mary", through="heads")
     with pytest.raises(KeyholeError, match=r"2 to 40 inches wide, not 0"):
         circuit.plot(width=0)
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_circuits_of_older_schemas_are_read_and_written_as_they_were(schema: int) -> None:
+    """Files of earlier versions: of heads alone, through MLPs, and measured."""
+    text = (ROOT / f"tests/schemas/circuit-{schema}.json").read_text()
+    circuit = from_json(text)
+    assert to_json(circuit) == text and json.loads(text)["schema"] == schema
+    assert bool(circuit.mlps) == bool(circuit.influence) == (schema > 1) and bool(circuit.measured) == (schema == 3)

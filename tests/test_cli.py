@@ -77,7 +77,9 @@ def test_heads_on_the_organism() -> None:
 
 
 def test_heads_json_on_token_ids(folders: Path) -> None:
-    done = keyhole("heads", "--model", str(folders / "gpt2"), "--token-ids", "5,6,7,5,6", "--json", "--sinks", "keep")
+    done = keyhole(
+        "heads", "--model", str(folders / "gpt2"), "--token-ids", "5,6,7,5,6", "--json", "--first-token", "keep"
+    )
     record = json.loads(done.stdout)
     assert record["token_ids"] == [5, 6, 7, 5, 6] and record["firings"] and record["split"]
     first = record["split"][0]
@@ -125,8 +127,21 @@ def test_trace_and_verify_files(tmp_path: Path) -> None:
     assert record["agrees"] and all(row["edge"] is None for row in record["rows"])
 
 
+def test_old_names_of_options_work_with_a_note() -> None:
+    """They are hidden from help."""
+    asked = ("trace", PROMPT, "--target", "Mary", "--through", "heads", "--no-faithfulness", "--json")
+    old = keyhole(*asked, "--seeds", "linear", "--sinks", "mark")
+    assert "note: --seeds is called --metric now" in old.stderr and "--sinks is called --first-token now" in old.stderr
+    assert old.stdout == keyhole(*asked, "--metric", "linear", "--first-token", "mark").stdout
+    heads = ("heads", PROMPT, "--dest", "-1")
+    assert keyhole(*heads, "--sinks", "keep").stdout == keyhole(*heads, "--first-token", "keep").stdout
+    for command in ("trace", "bulk", "heads"):
+        shown = keyhole(command, "--help").stdout
+        assert "--first-token" in shown and "--sinks" not in shown and "--seeds" not in shown
+
+
 def test_an_answer_that_is_hardly_given_is_noted() -> None:
-    weak = keyhole("trace", PROMPT, "--target", "John", "--seeds", "linear", "--json")
+    weak = keyhole("trace", PROMPT, "--target", "John", "--metric", "linear", "--json")
     assert "note: the model hardly believes this answer (probability 9.9e-08)" in weak.stderr
     assert json.loads(weak.stdout)["parameters"]["target_text"] == ["John"]
     assert not keyhole("trace", PROMPT, "--target", "Mary").stderr
@@ -364,7 +379,7 @@ BAD = {
         "no start is a firing",
     ),
     "a start and seeds": (
-        ("bulk", "ioi", "--estimate", "--method", "svt", "--start", "3.1", "--seeds", "linear"),
+        ("bulk", "ioi", "--estimate", "--method", "svt", "--start", "3.1", "--metric", "linear"),
         "leave one of them out",
     ),
     "no such contrast": (("contrast", "cups"), "neither boxes, lists, nor a file"),
@@ -428,9 +443,9 @@ BAD = {
 
 CHOICES = {
     "--method": ("trace", PROMPT, "--method", "magic"),
-    "--seeds": ("trace", PROMPT, "--seeds", "magic"),
+    "--metric": ("trace", PROMPT, "--metric", "magic"),
     "--keys": ("explain", PROMPT, "--head", "3.6", "--keys", "some"),
-    "--sinks": ("trace", PROMPT, "--sinks", "hide"),
+    "--first-token": ("trace", PROMPT, "--first-token", "hide"),
     "--feature": ("contrast", "boxes", "--feature", "size"),
     "--frame": ("contrast", "boxes", "--frame", "mine"),
     "--centre": ("contrast", "boxes", "--centre", "x"),
@@ -625,7 +640,7 @@ def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
 
 def test_sinks_mean_the_same_everywhere() -> None:
     """Kept and marked firings are listed, collapsed ones only counted."""
-    run = ("heads", PROMPT, "--dest", "-1", "--top", "99", "--sinks")
+    run = ("heads", PROMPT, "--dest", "-1", "--top", "99", "--first-token")
     kept, marked, collapsed = (keyhole(*run, how).stdout for how in ("keep", "mark", "collapse"))
     assert kept.count("0:<bos>") == marked.count("0:<bos>") > 1 == collapsed.count("0:<bos>")  # once as a token
     assert marked.count("0:<bos> sink") == marked.count("0:<bos>") - 1

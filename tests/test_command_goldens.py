@@ -50,7 +50,9 @@ RECORDS = MAKERS | {
     "explain": f"explain {MARY} --head 3.6 --src gave",
     "explain-why-not": 'explain "Mary gave" --head 1.6 --src Mary --why-not',
     "explain-mlp": f"explain {MARY} --mlp 3 --for Mary --against John",
-    "trace-probability": f"trace {MARY} --top-k 3 --seeds prob --through heads",
+    "generate": f"generate {MARY}",
+    "generate-drawn": 'generate "When Mary and John" --temperature 1 --seed 3 --stop gave',
+    "trace-probability": f"trace {MARY} --top-k 3 --metric prob --through heads",
     "trace-effects": f"trace {MARY} {ANSWER} --effects --like like.jsonl",
     "trace-story": f"trace {MARY} {ANSWER} --story",
     "verify": "verify mary.json --sides-only --draws 1",
@@ -86,6 +88,7 @@ RECORDS = MAKERS | {
     "lab-emergence": "lab emergence --quick --prompts 8 --out emergence",
 }
 TEXTS = {
+    "generate": 'generate "When Mary and John"',
     "check": "check",
     "heads": f"heads {MARY} --dest -1",
     "explain": f"explain {MARY} --head 3.6 --src gave",

@@ -179,7 +179,7 @@ def test_unified_weights_and_counts_are_those_of_a_slow_look(store: Store) -> No
             [
                 edge.weight
                 for edge in circuit.edges
-                for source, target in [(circuit.nodes[edge.source], circuit.nodes[edge.target])]
+                for source, target in [(circuit.nodes[edge.sender], circuit.nodes[edge.receiver])]
                 if (source.kind, source.layer, source.head, edge.side)
                 == (link.term.source.kind, link.term.source.layer, link.term.source.head, link.term.side)
                 and link.term.target is not None
@@ -229,7 +229,7 @@ def test_effects_are_those_of_one_removal_at_a_time(store: Store, organism: Mode
     effects = {effect.term: effect for effect in edge_effects([one], organism)}
     cuts: dict[Term, list[Cut]] = {}
     for edge in circuit.edges:
-        source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         if edge.side in ("dest", "src") and source.kind in ("head", "mlp"):
             ends = [Component.of(node) for node in (source, target)]
             cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
@@ -332,14 +332,14 @@ def test_aggregated_signals_are_projections_of_what_was_written(store: Store, or
     circuit, run = one.circuit, organism.run(list(one.circuit.token_ids), bos=False)
     found = aggregated(one, organism, offsets=False)
     assert one.names is not None and found.dest and found.src
-    for node in {edge.target for edge in circuit.edges if edge.side in ("dest", "src")}:
+    for node in {edge.receiver for edge in circuit.edges if edge.side in ("dest", "src")}:
         into = circuit.nodes[node]
         assert into.layer is not None and into.head is not None
-        om, scale = omega(organism, into.layer), run.layer(into.layer).norm_scale
+        om, scale = omega(organism, into.layer), run.attention_run(into.layer).norm_scale
         for side, U, token in (("dest", om.u(into.head), into.dest), ("src", om.v(into.head), into.src)):
             total = torch.zeros(U.shape[0], dtype=torch.float64)
             for edge in circuit.edges_into(node):
-                who = circuit.nodes[edge.source]
+                who = circuit.nodes[edge.sender]
                 if edge.side == side and who.kind != "offset":
                     basis = U[:, list(edge.channels)].double()
                     written = written_by(run, who.writer, [token])[0].double() / float(scale[token])
@@ -468,7 +468,7 @@ def test_edges_are_placed_where_they_were(store: Store) -> None:
     edges = placed_edges(one)
     cuts = [cut_in(edge, one.names) for edge in edges]
     circuit = one.circuit
-    own = [e for e in circuit.edges if e.side in ("dest", "src") and circuit.nodes[e.source].kind in ("head", "mlp")]
+    own = [e for e in circuit.edges if e.side in ("dest", "src") and circuit.nodes[e.sender].kind in ("head", "mlp")]
     assert len(own) > 5
     assert [(c.layer, c.head, c.dest, c.src, c.signals[0].writer, c.signals[0].channels) for c in cuts if c] == [
         (c.layer, c.head, c.dest, c.src, c.signals[0].writer, c.signals[0].channels)
@@ -537,7 +537,7 @@ def without(circuit: keyhole.Circuit, edge: PlacedEdge) -> keyhole.Circuit:
     kept = [
         one
         for one in circuit.edges
-        for source, into in [(circuit.nodes[one.source], circuit.nodes[one.target])]
+        for source, into in [(circuit.nodes[one.sender], circuit.nodes[one.receiver])]
         if (Component.of(source), into.layer, into.head, one.side) != (edge.writer, *edge.head, edge.side)
     ]
     return replace(circuit, edges=tuple(kept))
@@ -785,7 +785,7 @@ def test_planted_families_of_a_store_are_told_apart(
 
 def test_a_contrast_beside_a_plain_answer_is_noted(organism: Model) -> None:
     run = organism.run("When Mary and John went to the store, John gave a drink to")
-    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", seeds="linear")
+    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", metric="linear")
     said = "one side explains Mary against John, a difference of logits, and the other Mary alone, a log-probability"
     for pair in ((plain, contrast), (contrast, plain)):
         assert said in str(compare(*pair, members=0))

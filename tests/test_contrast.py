@@ -45,10 +45,10 @@ def stored(collected: Collected, runs: list[Run], layer: int, head: int) -> torc
     slots = collected.slots
     for s in range(len(slots)):
         p, at = slots.query[s].tolist()
-        q = runs[p].layer(layer).q[head, at].double()
+        q = runs[p].attention_run(layer).q[head, at].double()
         for (kp, kat), sign in zip(slots.keys[s].tolist(), slots.sign[s].tolist(), strict=True):
             if sign:
-                k = runs[kp].layer(layer).k[kv, kat].double()
+                k = runs[kp].attention_run(layer).k[kv, kat].double()
                 weight = float(slots.weight[s])
                 sides[sign] = [sides[sign][0] + weight * torch.outer(q, k), sides[sign][1] + weight]
     return sides[1][0] / sides[1][1] - sides[-1][0] / sides[-1][1]
@@ -79,7 +79,7 @@ def test_weights_at_the_sites_are_the_runs_own(variant: str) -> None:
         weights = collected.layer(layer).weights()
         for s in range(len(slots)):
             prompt, at = slots.query[s].tolist()
-            row = runs[prompt].layer(layer).weights(range(model.dims.heads), [at])
+            row = runs[prompt].attention_run(layer).weights(range(model.dims.heads), [at])
             used = slots.sign[s] != 0
             assert torch.allclose(weights[s, used].T, row[:, 0, slots.keys[s, used, 1]], atol=2e-6)
 
@@ -276,7 +276,7 @@ def test_attributions_add_up(variant: str, frame: str, method: str) -> None:
     features = [Feature(name, (layer, 1), U, U, torch.ones(3)) for name, U in (("a", A), ("b", B))]
     split = attribute(run, features, frame=frame, method=method)
     assert split.error < 1e-5 and split.parts.shape == (2, 14 - split.first)
-    scores = run.layer(layer).scores([1], [13])[0, 0, split.first :]
+    scores = run.attention_run(layer).scores([1], [13])[0, 0, split.first :]
     assert torch.allclose((split.parts.sum(0) + split.rest).float(), scores, atol=1e-4)
     everything = Feature("all", (layer, 1), torch.eye(8), torch.eye(8), torch.ones(8))
     assert attribute(run, [everything], frame=frame).explained == pytest.approx(1)
@@ -288,8 +288,8 @@ def test_gram_schmidt_gives_the_second_feature_only_what_is_new() -> None:
     U = torch.eye(8)
     features = [Feature(n, (0, 0), U[:, s], U[:, s], torch.ones(2)) for n, s in (("a", [0, 1]), ("b", [1, 2]))]
     split = attribute(run, features, method="gram_schmidt")
-    q, k = run.layer(0).q[0, -1].double(), run.layer(0).k[0].double()
-    assert torch.allclose(split.parts[1], run.layer(0).rule.scaling * q[2] * k[:, 2], atol=1e-6)
+    q, k = run.attention_run(0).q[0, -1].double(), run.attention_run(0).k[0].double()
+    assert torch.allclose(split.parts[1], run.attention_run(0).rule.scaling * q[2] * k[:, 2], atol=1e-6)
     assert angles(features)[0].query == pytest.approx((1.0, 0.0), abs=1e-9)
 
 

@@ -467,7 +467,7 @@ def test_logits_are_split_as_the_query_is() -> None:
     A, B = random_bases(8, 2, 2, seed=4)
     features = [Feature(name, (1, 2), U, U, torch.ones(2)) for name, U in (("a", A), ("b", B))]
     split = attribute(run, features, -2)
-    record = run.layer(1)
+    record = run.attention_run(1)
     q, k = record.q[2, 9].double(), record.k[2, :10].double()
     q_a = A @ A.T @ q
     q_b = B @ B.T @ (q - q_a)
@@ -504,7 +504,7 @@ def test_answers_are_told_between_the_tokens_of_the_two_keys() -> None:
         mass += float(run.logits[-1].softmax(-1)[tokens].sum()) / 4
         edits = []
         for layer, head in heads:
-            k = run.layer(layer).k[head // 2]
+            k = run.attention_run(layer).k[head // 2]
             delta = torch.zeros_like(k)
             delta[o], delta[t] = k[t] - k[o], k[o] - k[t]
             edits.append(HeadEdit(layer, head, keys=delta))

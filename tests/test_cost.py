@@ -99,7 +99,11 @@ def test_shapes_are_the_models(variant: str) -> None:
     extra = 0 if tied else shape.vocab * shape.d_model
     assert shape.weights + extra == sum(p.numel() for p in matrices.values())
     held = [run.final_resid, run.logits, *(t for layer in run.layers for t in (layer.resid, layer.mlp))]
-    held += [t for i in model.attention_layers for t in (run.layer(i).q, run.layer(i).k, run.layer(i).v)]
+    held += [
+        t
+        for i in model.attention_layers
+        for t in (run.attention_run(i).q, run.attention_run(i).k, run.attention_run(i).v)
+    ]
     assert len(run) * scale.run_floats(shape) == sum(tensor.numel() for tensor in held)
     writes = Writes([run])
     written = [writes.values, writes.moved, writes.local, *(writes.attention(i) for i in model.attention_layers)]

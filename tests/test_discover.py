@@ -282,9 +282,9 @@ def stored(model: Model, prompts: list[list[int]], head: tuple[int, int], view: 
     rows = []
     for number, prompt in enumerate(prompts):
         run = model.run(prompt)
-        record, n = run.layer(head[0]), len(prompt)
+        record, n = run.attention_run(head[0]), len(prompt)
         k = record.k[head[1] * record.k.shape[0] // record.q.shape[0]].double()
-        q, weights = record.q[head[1]].double(), run.attention(head[0])[head[1]].double()
+        q, weights = record.q[head[1]].double(), run.pattern(head[0])[head[1]].double()
         R = _matrices(record.rotary, n, q.shape[1])
         keys = torch.stack([k] * n)
         if view.frame == "pre_rope":
@@ -341,7 +341,7 @@ def test_the_relative_frame_keeps_scores() -> None:
     data = head_samples(model, prompts, (1, 0), view=View("relative"))
     run = model.run(prompts[1])
     at = int((data.prompt == 1).nonzero()[-1])
-    score = run.layer(1).scores([0], [int(data.dest[at])])[0, 0, int(data.src[at])]
+    score = run.attention_run(1).scores([0], [int(data.dest[at])])[0, 0, int(data.src[at])]
     assert data.samples.scaling * float(data.samples.q[at] @ data.top_key[at]) == pytest.approx(float(score), rel=1e-9)
     assert data.query_tokens[at] == run.tokens[int(data.dest[at])]
     assert data.key_tokens[at] == run.tokens[int(data.src[at])]

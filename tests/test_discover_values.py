@@ -153,7 +153,7 @@ def test_what_is_attended_and_what_is_left() -> None:
     """Row by row, with the first token left out, and heads that rest there not used."""
     model = tiny_model("gpt2", dtype=torch.float64)
     (prompt,) = prompts_of(model, 14)
-    record = model.run(prompt).layer(1)
+    record = model.run(prompt).attention_run(1)
     for skip, active in ((True, 0.4), (False, 0.0)):
         seen = attended(record, [2], View("post_rope", skip_first=skip, active=active))
         weights, k, first = record.weights([2], range(14))[0], record.k[2], int(skip)

@@ -217,7 +217,7 @@ def test_global_removal_promises_nothing(page: Page, address: str) -> None:
 
 def test_why_a_head_does_not_attend(page: Page, address: str, run: Run) -> None:
     opened(page, address, src="8")
-    firing = run.explain(head=(1, 6), dest=14, src=8, why="not")
+    firing = run.explain(head=(1, 6), dest=14, src=8, why_not=True)
     expect(page.locator(".why .sentence")).to_contain_text("hardly attends here")
     told = page.locator(".half.dest p b").inner_text()
     assert read(told) == pytest.approx(firing.side("dest").after, abs=6e-4)
@@ -226,7 +226,7 @@ def test_why_a_head_does_not_attend(page: Page, address: str, run: Run) -> None:
 
 def test_of_two_keys_one_may_have_much_attention_and_not_fire(page: Page, address: str, run: Run) -> None:
     opened(page, address, head="0.0", dest="1", src="0")
-    weight = float(run.layer(0).weights([0], [1])[0, 0, 0])
+    weight = float(run.attention_run(0).weights([0], [1])[0, 0, 0])
     assert 0.5 < weight < 1
     expect(page.locator(".why .sentence")).to_have_text(f"The head gives {weight:.0%} of its attention here.")
 

@@ -41,10 +41,10 @@ def test_a_mask_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_wrong_kv_head_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     run = model.run(prompts_of(model, 12)[0])
-    right = {layer: model.weights(layer) for layer in range(3)}
+    right = {layer: model.folded(layer) for layer in range(3)}
     assert check_run(run).exact
     wrong = {i: dataclasses.replace(w, W_K=w.W_K.flip(0), b_K=w.b_K.flip(0)) for i, w in right.items()}
-    monkeypatch.setattr(keyhole.Model, "weights", lambda self, layer: wrong[layer])
+    monkeypatch.setattr(keyhole.Model, "folded", lambda self, layer: wrong[layer])
     model._cache.clear()
     assert not check_run(run).exact
     with pytest.raises(KeyholeError, match=r"cannot be reconstructed.*something Keyhole does not know"):
@@ -78,9 +78,9 @@ def test_an_svd_is_never_stale(edit: str) -> None:
 @pytest.mark.parametrize("columns", [slice(0, 8), slice(8, 16), slice(40, 44)])
 def test_a_stamp_sees_one_head_zeroed_through_data(columns: slice) -> None:
     model = tiny_model("gpt2")
-    before = model.stamp()
+    before = model._stamp()
     model.hf.transformer.h[1].attn.c_attn.weight.data[:, columns] = 0
-    assert model.stamp() != before
+    assert model._stamp() != before
 
 
 def test_an_attention_function_that_forgets_sinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ def test_an_attention_function_that_forgets_sinks_is_noticed(monkeypatch: pytest
 def test_a_wrong_value_bias_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between heads and bias it would cancel: values are rebuilt too."""
     model = tiny_model("gpt2")
-    wrong = {i: dataclasses.replace(model.weights(i), b_V=model.weights(i).b_V + 0.1) for i in range(3)}
-    monkeypatch.setattr(keyhole.Model, "weights", lambda self, layer: wrong[layer])
+    wrong = {i: dataclasses.replace(model.folded(i), b_V=model.folded(i).b_V + 0.1) for i in range(3)}
+    monkeypatch.setattr(keyhole.Model, "folded", lambda self, layer: wrong[layer])
     assert not keyhole.check(model, [1, 2, 3, 4]).exact
 
 
@@ -127,10 +127,10 @@ def test_training_mode_is_refused() -> None:
 def test_a_record_does_not_follow_later_edits() -> None:
     model = tiny_model("gpt_oss")
     run = model.run([1, 2, 3, 4, 5])
-    before = run.attention(1)
+    before = run.pattern(1)
     with torch.no_grad():
         model.hf.model.layers[1].self_attn.sinks += 5
-    assert torch.equal(run.attention(1), before)
+    assert torch.equal(run.pattern(1), before)
 
 
 def test_an_edited_unembedding_is_read_again() -> None:
@@ -237,9 +237,9 @@ def test_the_bias_of_a_qk_norm_is_missed_when_left_out(side: str, monkeypatch: p
     model = tiny_model("phi-qknorm")
     run = model.run(prompts_of(model, 12)[0])
     assert check_run(run).exact
-    own, whole = Model.weights, model.weights(1)
+    folded, whole = Model.folded, model.folded(1)
     without = dataclasses.replace(whole, **{side: torch.zeros_like(getattr(whole, side))})
-    monkeypatch.setattr(Model, "weights", lambda self, layer: without if layer == 1 else own(self, layer))
+    monkeypatch.setattr(Model, "folded", lambda self, layer: without if layer == 1 else folded(self, layer))
     assert check_run(run).layers[1].scores > 1e-2
 
 

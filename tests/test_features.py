@@ -166,9 +166,9 @@ def test_edges_have_the_vectors_of_their_firings(circuit: Circuit) -> None:
     assert run is not None
     number = signal_numbers(circuit)[0]
     edge = circuit.edges[number]
-    into = circuit.nodes[edge.target]
+    into = circuit.nodes[edge.receiver]
     firing = run.explain((into.layer, into.head), into.dest, into.src)
-    signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)
+    signal = Signal(circuit.nodes[edge.sender].writer, edge.side, edge.channels)
     for flavour in ("raw", "rotated"):
         assert torch.allclose(edge_vector(circuit, number, flavour=flavour), firing.vector(signal, flavour=flavour))
     other = next(i for i, edge in enumerate(circuit.edges) if edge.side == "target")

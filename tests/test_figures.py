@@ -558,7 +558,7 @@ def test_of_a_dense_network_the_strongest_ways_are_drawn() -> None:
     names = {text.get_text() for text in figure.axes[0].texts}
     # strengths: 1.3 .2, 1.2 .15, 1.1 .1, 1.0 .05; behind them 0.3 .1, 0.2 .075
     assert names == {"IO", "2.0", "1.3", "1.2", "1.1", "0.3", "0.2"} and len(figure.axes[0].patches) == 5
-    assert "5 of 9, on the strongest ways" in " ".join(figure.get_suptitle().split())
+    assert "5 of 9, on the strongest paths" in " ".join(figure.get_suptitle().split())
     empty = network_figure({}, "Edges", starts=[], fired={})
     assert not empty.axes[0].texts and not empty.axes[0].patches
 

@@ -66,7 +66,7 @@ def test_a_signal_is_what_was_written_projected_onto_its_channels(side: str, gpt
             want = basis @ (basis.T @ written_by(run, who, [who.dest])[0])
             close = {"rtol": 1e-3, "atol": 1e-4 * float(want.abs().max())}
             torch.testing.assert_close(firing.vector(signal, flavour="raw"), want, **close)
-            scale = run.layer(2).norm_scale[who.dest]
+            scale = run.attention_run(2).norm_scale[who.dest]
             torch.testing.assert_close(firing.vector(signal) * scale, want, **close)
             checked += 1
     assert checked > 3
@@ -80,7 +80,7 @@ def test_attributions_are_complete(variant: str) -> None:
     sites = find_firings(run)[:5]
     assert len(sites) == 5
     for site in sites:
-        record = run.layer(site.layer)
+        record = run.attention_run(site.layer)
         keys = torch.arange(len(run))
         visible = ((keys >= record.first[site.dest]) & (keys <= site.dest))[None]
         scores = record.scores([site.head], [site.dest])[0].double()

@@ -292,8 +292,9 @@ WORDS = [
 COMMANDS = {
     "heads": ["--dest", "--src", "--tau", "--model", "--token-ids"],
     "channels": ["--head", "--dest", "--src"],
+    "generate": ["--max-new-tokens", "--temperature", "--top-p", "--top-k", "--seed", "--stop", "--chat", "--system"],
     "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
-    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--seeds", "--start"],
+    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--metric", "--start"],
     "verify": ["--model", "--draws", "--mode"],
     "backups": ["--model", "--head", "--first", "--like"],
     "compare": ["--threshold", "--out"],
@@ -315,7 +316,7 @@ def commands(draw: Any) -> list[str]:
     word = st.sampled_from(WORDS) | st.text(max_size=20)
     if command == "name":  # the head 3.1 could be named, in a minute
         word = word.filter(lambda text: text != "3.1")
-    prompts = command in ("heads", "channels", "explain", "trace")
+    prompts = command in ("heads", "channels", "explain", "trace", "generate")
     given_ = [draw(st.just(PROMPT) | word) if prompts else draw(word)] + ([draw(word)] if command == "compare" else [])
     options = draw(st.lists(st.sampled_from(COMMANDS[command]), max_size=2, unique=True))
     estimate = ["--estimate"] if command == "bulk" else []

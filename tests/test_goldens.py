@@ -47,7 +47,7 @@ def test_circuit_is_the_published_one(name: str) -> None:
     circuit = trace(m.run(case["token_ids"]), through="heads", **options(case))
     ours = {}
     for edge in circuit.edges:
-        source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         into = None if target.kind == "target" else identity(target, heads)
         channels = None if into is None else list(edge.channels)
         ours[identity(source, heads), into, "s" if edge.side == "src" else "d"] = (edge.weight, channels)

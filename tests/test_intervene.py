@@ -56,7 +56,7 @@ def test_local_edits_leave_gqa_siblings_alone(variant: str) -> None:
     delta = torch.zeros(len(run), model.dims.d_head)
     delta[cut.tokens(run)] = -head_delta(run, cut)
     result = rerun(run, [Edits(heads=(HeadEdit(firing.layer, firing.head, keys=delta),))])
-    clean = run.attention(firing.layer)
+    clean = run.pattern(firing.layer)
     for head in range(model.dims.heads):
         weights = result.weights(run, 0, firing.layer, head)
         same = torch.allclose(weights, clean[head], atol=1e-5)
@@ -109,7 +109,7 @@ def test_controls_take_other_channels_of_the_same_writers(gpt2: keyhole.Model) -
 
 def test_boosting_is_the_opposite_of_removing(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
-    circuit = run.trace("Mary", against="John", seeds="linear", through="heads")
+    circuit = run.trace("Mary", against="John", metric="linear", through="heads")
     cut = side_cut(circuit, circuit.firings[0], "src")
     metric = Metric(len(run) - 1, circuit.parameters.target_ids)
     (removed,), (boosted,) = (intervene(run, [cut], metric, boost=boost) for boost in (False, True))
@@ -119,7 +119,7 @@ def test_boosting_is_the_opposite_of_removing(organism: keyhole.Model) -> None:
 
 
 def test_the_organisms_circuit_holds_and_controls_do_not(organism: keyhole.Model) -> None:
-    circuit = organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
+    circuit = organism.run(PROMPT).trace("Mary", against="John", metric="linear", through="heads")
     result = circuit.verify(draws=5)
     assert result.agrees and result.ratio() > 5
     again = verify(circuit, organism, draws=5)
@@ -127,23 +127,23 @@ def test_the_organisms_circuit_holds_and_controls_do_not(organism: keyhole.Model
 
 
 def test_sets_of_edges_are_removed_together(organism: keyhole.Model) -> None:
-    circuit = organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
+    circuit = organism.run(PROMPT).trace("Mary", against="John", metric="linear", through="heads")
     by_source: dict[int, int] = {}
     for edge in circuit.edges:
         if edge.side != "target":
-            by_source[edge.source] = by_source.get(edge.source, 0) + 1
+            by_source[edge.sender] = by_source.get(edge.sender, 0) + 1
     busiest = max(by_source, key=lambda node: by_source[node])
     cuts = parallel(circuit, busiest)
     assert len(cuts) == by_source[busiest] > 1
     edge = next(
         e
         for e in circuit.edges
-        if e.side != "target" and circuit.nodes[e.source].kind == "head" and circuit.edges_into(e.source)
+        if e.side != "target" and circuit.nodes[e.sender].kind == "head" and circuit.edges_into(e.sender)
     )
-    below = circuit.edges_into(edge.source)[0]
-    path = [below.source, edge.source, edge.target]
+    below = circuit.edges_into(edge.sender)[0]
+    path = [below.sender, edge.sender, edge.receiver]
     run, metric = circuit.run, Metric(len(circuit.tokens) - 1, circuit.parameters.target_ids)
     together, one_by_one = intervene(run, [cuts, serial(circuit, path)], metric, mode="local")
     assert len(together.cuts) == len(cuts) and len(one_by_one.cuts) >= 2
     with pytest.raises(KeyholeError, match="not joined"):
-        serial(circuit, [edge.target, edge.source])
+        serial(circuit, [edge.receiver, edge.sender])

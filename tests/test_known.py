@@ -135,7 +135,7 @@ def test_distractors_are_as_busy_as_the_circuit(known: Known, run: Run) -> None:
     distracting = [norms.pop(place) for place in [(0, 0), (1, 1), (2, 2), (1, None)]]
     assert set(norms) == {(2, 0), (2, 1), (2, None)}
     assert min(distracting) > 0.95 * max(norms.values()) > 0.9 and max(distracting) > 2.5
-    assert float(run.layer(2).weights([2], [end])[0, 0, 7]) > 0.99  # where induction looks, too
+    assert float(run.attention_run(2).weights([2], [end])[0, 0, 7]) > 0.99  # where induction looks, too
 
 
 def test_the_machine_is_read_exactly(known: Known) -> None:

@@ -24,6 +24,7 @@ LAYERS = [
         ("intervene",),
         ("tasks",),
         ("faithfulness",),
+        ("generation",),
         ("store",),
         ("figures",),
         ("features",),
@@ -43,7 +44,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
     *[("models/run.py", f"Run.{name}") for name in ("next", "sufficient", "toward", "trace", "writers", "_repr_html_")],
-    ("models/model.py", "Model.contrast"),
+    *[("models/model.py", f"Model.{name}") for name in ("contrast", "generate")],
     *[
         ("circuits/circuit.py", f"Circuit.{name}")
         for name in ("backups", "effects", "plot", "show", "story", "to_html", "verify")

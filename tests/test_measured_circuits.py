@@ -56,7 +56,7 @@ def by_label(circuit: Circuit) -> dict[tuple[str, str, str], tuple[float | None,
     """Effect and share of every edge, by what it joins."""
     assert circuit.measured is not None
     return {
-        (*(node_label(circuit.nodes[end], circuit.tokens) for end in (edge.source, edge.target)), edge.side): (
+        (*(node_label(circuit.nodes[end], circuit.tokens) for end in (edge.sender, edge.receiver)), edge.side): (
             circuit.measured.edges[i],
             circuit.measured.edge_shares[i],
         )
@@ -95,7 +95,7 @@ def test_the_tree_shows_effects_and_names_the_baseline_once(measured: Circuit) -
     assert text.splitlines()[-1] == faithfulness_label(measured) and measured.measured is not None
     i, edge = max(enumerate(measured.edges), key=lambda pair: abs(measured.measured.edges[pair[0]] or 0.0))
     effect, share = measured.measured.edges[i], measured.measured.edge_shares[i]
-    first = next(line for line in text.splitlines() if node_label(measured.nodes[edge.source], measured.tokens) in line)
+    first = next(line for line in text.splitlines() if node_label(measured.nodes[edge.sender], measured.tokens) in line)
     assert f"[effect {effect:+.2f}, share {share / measured.measured.gap:+.1%}]" in first
     plain = str(replace(measured, measured=None))
     assert "effect" not in plain and "faithfulness" not in plain
@@ -130,7 +130,7 @@ def test_a_tree_separates_what_suffices_from_why_heads_look(sufficient: Circuit)
 def test_tables_have_effects_and_shares(measured: Circuit) -> None:
     assert measured.measured is not None
     rows = signal_rows(measured)
-    key = {(edge.source, edge.target, edge.side): i for i, edge in enumerate(measured.edges)}
+    key = {(edge.sender, edge.receiver, edge.side): i for i, edge in enumerate(measured.edges)}
     for row in rows:
         i = key[row["source"], row["target"], row["side"]]
         assert (row["effect"], row["share"]) == (measured.measured.edges[i], measured.measured.edge_shares[i])
@@ -167,7 +167,7 @@ def test_mib_files_have_signed_shares(
         n = circuit.parameters.found if isinstance(circuit.parameters, Sufficient) else len(circuit.edges)
         whole = {}  # an edge between components at a token counts once, however many tokens its head takes from
         for edge, share in zip(circuit.edges[:n], circuit.measured.edge_shares, strict=False):
-            writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+            writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
             if share is not None:
                 whole[writer.kind, writer.layer, writer.head, writer.dest, reader.layer, reader.head, edge.side] = share
         assert sum(scored.score for scored in file.edges.values()) == pytest.approx(sum(whole.values()))

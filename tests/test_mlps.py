@@ -181,15 +181,15 @@ def test_an_answers_direction_is_its_logit(organism: Model) -> None:
 
 def test_what_a_firing_reads_of_an_mlp_is_its_signal(organism: Model) -> None:
     run = organism.run(IOI)
-    for src, why, sign in ((2, "here", 1.0), (8, "not", -1.0)):
-        firing = run.explain(head=(1, 6), dest=14, src=src, why=why)
+    for src, why_not, sign in ((2, False, 1.0), (8, True, -1.0)):
+        firing = run.explain(head=(1, 6), dest=14, src=src, why_not=why_not)
         read = [s for s in firing.side("dest").signals if s.writer.kind == "mlp"]
         assert read
         for signal in read:
             write = explain_mlp(run, signal.writer.layer, signal.writer.dest, read_along(firing, signal))
             assert write.value == pytest.approx(signal.ig, rel=1e-5)  # as the search counts it
             (wrote,) = written_by(run, signal.writer, [signal.writer.dest]).double()
-            assert sign * float(read_along(replace(firing, why="here"), signal) @ wrote) == pytest.approx(
+            assert sign * float(read_along(replace(firing, why_not=False), signal) @ wrote) == pytest.approx(
                 signal.ig, rel=1e-5
             )
 
@@ -263,7 +263,7 @@ def test_an_mlp_that_cannot_be_read_stays_whole(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("keyhole.models.mlps._stack", quantised)
     model = tiny_model("gpt_oss")
     run = model.run(prompts_of(model, 8)[0])
-    circuit = run.trace(int(run.logits[-1].argmax()), seeds="linear", through="mlps")
+    circuit = run.trace(int(run.logits[-1].argmax()), metric="linear", through="mlps")
     mlps = [leaf for node, leaf in zip(circuit.nodes, circuit.leaves, strict=True) if node.kind == "mlp"]
     assert mlps and set(mlps) <= {"cannot be read", "pruned", "at the first token"} and not circuit.mlps
     with pytest.raises(KeyholeError, match="no floating-point weights"):

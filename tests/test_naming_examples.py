@@ -80,7 +80,7 @@ def every_pair(model: Model, subject: Subject, texts: list[list[int]]) -> list[P
     found = []
     layer, head = subject.head
     for chunk, run in enumerate(model.run_many(texts)):
-        record, weights = run.layer(layer), run.attention(layer)[head].tolist()
+        record, weights = run.attention_run(layer), run.pattern(layer)[head].tolist()
         asks = (record.q[head] @ subject.query + subject.query_offset).tolist()
         offers = (record.k[record.kv(head)] @ subject.key + subject.key_offset).tolist()
         for d, first in enumerate(record.first.tolist()):
@@ -389,10 +389,10 @@ def test_a_signal_is_worth_the_product_of_two_projections_in_residual_space(
     for subject in subjects:
         edge, (layer, head) = circuit.edges[int(subject.about["edge"])], subject.head
         sides.add(edge.side)
-        into = circuit.nodes[edge.target]
+        into = circuit.nodes[edge.receiver]
         firing = run.explain((layer, head), into.dest, into.src)
-        signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)  # type: ignore[arg-type]
-        w, record = organism.weights(layer), run.layer(layer)
+        signal = Signal(circuit.nodes[edge.sender].writer, edge.side, edge.channels)  # type: ignore[arg-type]
+        w, record = organism.folded(layer), run.attention_run(layer)
         vector, Omega = signal_vector(firing, signal).double(), (w.W_Q[head] @ w.W_K[head].T).double()
         s_u, s_v = (vector, Omega.T @ vector) if edge.side == "dest" else (Omega @ vector, vector)
         x = run.layers[layer].resid.double() / record.norm_scale[:, None].double()
@@ -411,9 +411,9 @@ def test_pairs_of_a_model_with_rope_and_shared_keys(side: str) -> None:
     assert offsets == [0.0, 0.0]
     u, v, sigma = om.u(head)[:, ks], om.v(head)[:, ks], om.sigma[head, ks]
     s_u, s_v = (u @ (c / sigma), v @ c) if side == "dest" else (u @ (sigma * c), v @ c)
-    x = run.layers[1].resid[0] / run.layer(1).norm_scale[0]  # where RoPE turns nothing
-    torch.testing.assert_close(run.layer(1).q[head, 0] @ query, x @ s_u / s_u.norm(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(run.layer(1).k[1, 0] @ key, x @ s_v / s_v.norm(), rtol=1e-4, atol=1e-5)
+    x = run.layers[1].resid[0] / run.attention_run(1).norm_scale[0]  # where RoPE turns nothing
+    torch.testing.assert_close(run.attention_run(1).q[head, 0] @ query, x @ s_u / s_u.norm(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.attention_run(1).k[1, 0] @ key, x @ s_v / s_v.norm(), rtol=1e-4, atol=1e-5)
     with pytest.raises(KeyholeError, match="has channels 0 to 7"):
         paired(model, (1, head), side, [8], coordinates=torch.ones(1))  # type: ignore[arg-type]
     with pytest.raises(KeyholeError, match="it has no direction"):
@@ -422,7 +422,7 @@ def test_pairs_of_a_model_with_rope_and_shared_keys(side: str) -> None:
 
 def test_channels_have_two_signs_and_sum_to_scores(organism: Model) -> None:
     run = organism.run(PROMPT)
-    record, head = run.layer(3), (3, 1)
+    record, head = run.attention_run(3), (3, 1)
     both = channel_subjects(organism, head)
     assert [one.id for one in both[:4]] == ["3.1:0", "3.1:0-", "3.1:1", "3.1:1-"]
     scores = torch.zeros(len(run), len(run))

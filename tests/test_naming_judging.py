@@ -646,7 +646,7 @@ def test_tokens_alone_are_the_commonest() -> None:
 
 
 def test_the_lens_finds_the_tokens_that_a_direction_was_made_of(organism: Model) -> None:
-    w = organism.weights(1)
+    w = organism.folded(1)
     embedding = organism.hf.get_input_embeddings().weight.detach()
     # Of all tokens the one that this head reads best, and of all directions the one that is nearest to it.
     solved = torch.linalg.lstsq(w.W_Q[2], embedding.T).solution

@@ -215,7 +215,7 @@ def test_names_below_chance_are_shown_only_when_asked_for_and_what_a_name_lacks_
     shown, every = edge_names(circuit(), made), edge_names(circuit(), made, every=True)
     assert {edges[e].id for e in shown} == {first, third} and {edges[e].id for e in every} == {first, second, third}
     for edge, text in every.items():
-        here = circuit().tokens[circuit().nodes[edge.target].src] in ("Mary", "John")
+        here = circuit().tokens[circuit().nodes[edge.receiver].src] in ("Mary", "John")
         assert ("fails" in text) == (edges[edge].id == second) and ("above chance" in text) == (edges[edge].id == third)
         assert ("not so here" in text) == (not here)
 
@@ -333,11 +333,11 @@ def test_a_broken_cue_is_measured_at_the_roles() -> None:
     values, weights = [], list[float]()
     for example in examples:
         run = model().run(example.text)
-        q, k = run.layer(1).q[6], run.layer(1).k[6]
+        q, k = run.attention_run(1).q[6], run.attention_run(1).k[6]
         d, s = example.position(run, "END"), example.position(run, "IO")
         a, b = float(q[d] @ subject.query), float(k[s] @ subject.key)
         values.append(a * b if a > 0 and b > 0 else 0.0)
-        weights.append(float(run.attention(1)[6, d, s]))
+        weights.append(float(run.pattern(1)[6, d, s]))
     intact = next(one for one in made if (one.how, one.src) == ("intact", "IO"))
     assert intact.value == pytest.approx(sum(values) / 6, rel=1e-4) and intact.prompts == 6
     assert intact.attention == pytest.approx(sum(weights) / 6, rel=1e-4)

@@ -104,7 +104,7 @@ def test_links_are_edges_added_up(circuit: Circuit) -> None:
     assert len(links) == len(found["links"])  # viewers find a link by its two ends
     total: dict[tuple[str, str], float] = defaultdict(float)
     for edge in circuit.edges:
-        total[ids[edge.source], ids[edge.target]] += edge.weight if edge.influence is None else edge.influence
+        total[ids[edge.sender], ids[edge.receiver]] += edge.weight if edge.influence is None else edge.influence
     assert links == pytest.approx({ends: weight for ends, weight in total.items() if weight})
 
 
@@ -116,7 +116,7 @@ def test_sides_are_queries_and_keys(circuit: Circuit) -> None:
             continue
         for side, name in (("dest", "q"), ("src", "k")):
             told = [tuple(one) for one in node["qk_tracing_results"][f"top_{name}_marginal_contributors"]]
-            own = [(found[e.source]["node_id"], e.weight) for e in circuit.edges_into(i) if e.side == side]
+            own = [(found[e.sender]["node_id"], e.weight) for e in circuit.edges_into(i) if e.side == side]
             assert sorted(told) == sorted(own) and [w for _, w in told] == sorted((w for _, w in told), reverse=True)
     assert any(node["qk_tracing_results"]["top_k_marginal_contributors"] for node in found if "activation" in node)
 
@@ -157,8 +157,8 @@ def test_the_strongest_edges_are_pinned(circuit: Circuit) -> None:
 def test_names_stand_where_they_end(circuit: Circuit) -> None:
     edge = next(edge for edge in circuit.edges if edge.side == "dest")
     labels = [node["clerp"] for node in graph(circuit, names={edge: "a name said twice"})["nodes"]]
-    assert [i for i, label in enumerate(labels) if "a name said twice" in label] == [edge.target]
-    assert labels[edge.target].endswith("; dest: a name said twice")
+    assert [i for i, label in enumerate(labels) if "a name said twice" in label] == [edge.receiver]
+    assert labels[edge.receiver].endswith("; dest: a name said twice")
 
 
 def test_labels_are_no_markup(circuit: Circuit) -> None:
@@ -209,7 +209,7 @@ def test_what_the_graph_is_called(circuit: Circuit) -> None:
 
 def test_edges_of_no_weight_are_no_links(circuit: Circuit) -> None:
     edge = circuit.edges[0]
-    none = Edge(edge.source, edge.target, edge.side, 0.0, 0.0, 0.0, (), None if edge.influence is None else 0.0)
+    none = Edge(edge.sender, edge.receiver, edge.side, 0.0, 0.0, 0.0, (), None if edge.influence is None else 0.0)
     assert graph(replace(circuit, edges=(none,)))["links"] == []
 
 

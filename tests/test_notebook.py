@@ -130,7 +130,7 @@ def test_long_prompts_are_cut_and_changed_weights_told(run: Run) -> None:
     assert (
         len(shown) < 90_000 and all(text in shown for text in ("w149<", "600 more", "w750<")) and "w150<" not in shown
     )
-    assert "weights have changed" in html_of(replace(run, stamp=-1))
+    assert "weights have changed" in html_of(replace(run, _stamp=-1))
 
 
 def test_two_results_live_in_one_notebook_and_touch_nothing(page: Page, run: Run, evil: Run, found: Families) -> None:
@@ -300,7 +300,7 @@ def test_a_widget_tells_the_story_with_effects(page: Page, circuit: Circuit, org
 
 
 def test_a_widget_of_changed_weights_says_so(circuit: Circuit, run: Run) -> None:
-    widget = replace(circuit, run=replace(run, stamp=-1)).widget()
+    widget = replace(circuit, run=replace(run, _stamp=-1)).widget()
     assert "changed" in widget.errors.get("circuit", "") and "Not measured" in " ".join(
         line["text"] for line in widget.story
     )

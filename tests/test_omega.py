@@ -68,7 +68,7 @@ def test_both_bases_split_the_same_score(variant: str) -> None:
     for split in (linear, homogeneous):
         assert float(split.terms.sum()) + split.rest == pytest.approx(split.score, abs=1e-3, rel=1e-3)
     same = len(linear.sigma) == len(homogeneous.sigma) and torch.allclose(linear.sigma, homogeneous.sigma, rtol=1e-4)
-    w = model.weights(layer)
+    w = model.folded(layer)
     assert same == (not w.b_Q.any() and not w.b_K.any())  # a bias is one more row of Omega, and only that
 
 

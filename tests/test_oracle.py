@@ -218,7 +218,7 @@ def writer_of(node: Node) -> Writer | None:
 def same_circuit(fast: Circuit, seeds: list[Seed], oracle: Oracle, tau: object = "dynamic", keys: str = "all") -> None:
     assert fast.firings
     slow = {join: s for join, s in oracle.trace(seeds, tau, keys).items() if s.ig > noise(oracle)}
-    edges = {(writer_of(fast.nodes[e.source]), writer_of(fast.nodes[e.target]), e.side): e for e in fast.edges}
+    edges = {(writer_of(fast.nodes[e.sender]), writer_of(fast.nodes[e.receiver]), e.side): e for e in fast.edges}
     assert {writer_of(node) for node in fast.nodes} == {end for join in edges for end in join[:2]}
     edges = {join: edge for join, edge in edges.items() if edge.ig > noise(oracle)}
     assert set(edges) == set(slow)
@@ -271,21 +271,21 @@ def test_circuits_from_probabilities(variant: str) -> None:
 def test_circuits_from_differences_of_logits(variant: str) -> None:
     oracle, against = oracle_of(variant), [7, 11, 13]
     targets, end, seeds = traceable(oracle, lambda ids, end: oracle.linear_seeds(ids, against, end), n=2)
-    same_circuit(trace(oracle.run, targets, against=against, seeds="linear", end=end, through="heads"), seeds, oracle)
+    same_circuit(trace(oracle.run, targets, against=against, metric="linear", end=end, through="heads"), seeds, oracle)
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom"])
 def test_circuits_against_the_whole_vocabulary(variant: str) -> None:
     oracle = oracle_of(variant)
     (target,), end, seeds = traceable(oracle, lambda ids, end: oracle.linear_seeds(ids, [], end), n=1)
-    circuit = trace(oracle.run, target, seeds="linear", end=end, tau=0.2, keys="source", through="heads")
+    circuit = trace(oracle.run, target, metric="linear", end=end, tau=0.2, keys="source", through="heads")
     same_circuit(circuit, seeds, oracle, tau=0.2, keys="source")
 
 
 def test_a_circuit_of_the_likeliest_tokens() -> None:
     oracle, end = oracle_of("llama"), 6
     targets = numbers(oracle.run.logits[end]).argsort()[::-1][:4].tolist()
-    circuit = trace(oracle.run, Likeliest(4), seeds=Probability(0.95), end=end, through="heads")
+    circuit = trace(oracle.run, Likeliest(4), metric=Probability(0.95), end=end, through="heads")
     same_circuit(circuit, oracle.prob_seeds(targets, 0.95, end), oracle)
 
 

@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 import keyhole
+from keyhole import KeyholeError, Model, Run
+from keyhole._moved import ATTRIBUTES
+from keyhole.settings.stores import Tracing
+from keyhole.settings.tracing import TraceSettings
+from keyhole.tracing import explain, trace_svt
+from keyhole.tracing.trace import trace
 
 GOLDENS = Path(__file__).parent / "goldens"
 SURFACE: dict[str, list[str]] = json.loads((GOLDENS / "surface.json").read_text())
@@ -30,3 +36,57 @@ def test_paths_of_guides_are_importable(path: str) -> None:
     module, _, name = path.partition(":")
     assert not name or hasattr(import_module(module), name)
     import_module(module)
+
+
+@pytest.mark.parametrize(("owner", "old"), [(owner, old) for owner, names in ATTRIBUTES.items() for old in names])
+def test_old_attributes_work_and_warn(organism: Model, owner: str, old: str) -> None:
+    """Bound methods are equal when object and function are."""
+    value = organism if owner == "Model" else organism.run("Mary met John")
+    with pytest.warns(FutureWarning, match=f"{owner}.{old} is "):
+        assert getattr(value, old) == getattr(value, ATTRIBUTES[owner][old])
+    assert old not in dir(value)
+
+
+def test_other_attributes_do_not_exist(organism: Model) -> None:
+    with pytest.raises(AttributeError, match="'Model' object has no attribute 'heights'"):
+        getattr(organism, "heights")  # noqa: B009
+
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.fixture(scope="module")
+def run(organism: Model) -> Run:
+    return organism.run(PROMPT)
+
+
+@pytest.mark.parametrize("record", [TraceSettings, Tracing])
+def test_old_names_of_settings_work_with_a_warning(record: type) -> None:
+    """As keywords, and as attributes; what is none of them is refused as before."""
+    with pytest.warns(FutureWarning, match="seeds is called metric now"):
+        settings = record(seeds="linear")
+    with pytest.warns(FutureWarning, match="sinks is called first_token now"):
+        assert record(sinks="mark") == record(first_token="mark")
+    with pytest.warns(FutureWarning, match="metric"):
+        assert settings.seeds == settings.metric == "linear"
+    with pytest.raises(AttributeError, match="no attribute 'seed'"):
+        _ = settings.seed
+    with pytest.raises(TypeError, match="sink"):
+        record(sink="mark")
+
+
+def test_old_keywords_of_functions_work_with_a_warning(run: Run) -> None:
+    new = run.trace("Mary", metric="linear", first_token="collapse", through="heads")
+    for function in (run.trace, lambda *args, **options: trace(run, *args, **options)):
+        with pytest.warns(FutureWarning, match="is called"):
+            assert function("Mary", seeds="linear", sinks="collapse", through="heads") == new
+    with pytest.warns(FutureWarning, match="seeds is called metric now"):
+        assert trace_svt(run, "Mary", seeds="linear") == trace_svt(run, "Mary", metric="linear")
+    held_off = run.explain((1, 6), -1, "store", why_not=True)
+    for call in (run.explain, lambda *args, **options: explain(run, *args, **options)):
+        with pytest.warns(FutureWarning, match="why is called why_not now"):
+            assert call((1, 6), -1, "store", why="not") == held_off
+        with pytest.warns(FutureWarning), pytest.raises(KeyholeError, match="why"):
+            call((1, 6), -1, "store", why="because")
+    with pytest.warns(FutureWarning, match="why_not"):
+        assert held_off.why == "not" == held_off.record()["why"]

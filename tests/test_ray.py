@@ -37,7 +37,8 @@ def test_a_worker_may_be_killed(cluster: None, organism: Model, whole: Path, tmp
         return [process for process in processes if (process.cmdline() or [""])[0].startswith("ray::Tracer")]
 
     def kill() -> None:
-        until(lambda: len(workers()) == 2)  # one of them may have traced two parts before the other has begun
+        # one of them may have traced two parts before the other has begun, which on a busy machine takes a while
+        until(lambda: len(workers()) == 2, seconds=120)
         workers()[0].send_signal(signal.SIGKILL)
 
     again(organism, path, engine=Ray(2), progress=at_part(2, kill))

@@ -25,7 +25,7 @@ def records(organism: keyhole.Model) -> dict[str, Any]:
     return {
         "run": run,
         "layer": run.layers[0],
-        "attention": run.layer(0),
+        "attention": run.attention_run(0),
         "channels": run.channels((1, 6), src="Mary"),
         "control": rotation_control(run, (1, 6), src="Mary"),
         "slices": slice_use([run], (1, 6), firing=False),

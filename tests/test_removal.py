@@ -53,7 +53,7 @@ def test_a_head_reads_the_residual_change_as_the_change_of_its_query_or_keys(var
     model = tiny_model(variant)
     run = run_of(model)
     cut = a_cut(side, a_writer("head"), a_writer("mlp"))
-    at, record, w = cut.tokens(run), run.layer(2), model.weights(2)
+    at, record, w = cut.tokens(run), run.attention_run(2), model.folded(2)
     W, scale = (w.W_Q[1], record.q_scale[1]) if side == "dest" else (w.W_K[w.kv(1)], record.k_scale[w.kv(1)])
     lost = head_delta(run, cut)
     read = (residual_delta(run, cut, lost) / record.norm_scale[at][:, None]) @ W * scale[at][:, None]
@@ -75,7 +75,7 @@ def test_the_way_back_from_a_head_is_found_once_until_weights_change(monkeypatch
 
 def projected(run: Run, cut: Cut) -> torch.Tensor:
     """What was written, projected onto the channels' directions; the same through the head where there is RoPE."""
-    if run.layer(cut.layer).rotary is not None:
+    if run.attention_run(cut.layer).rotary is not None:
         return residual_delta(run, cut, head_delta(run, cut))
     (signal,) = cut.signals
     om = omega(run.model, cut.layer)
@@ -93,7 +93,7 @@ def test_global_removal_takes_just_the_projection_where_it_was_written(variant: 
     run = run_of(model)
     for side, keys in (("dest", "all"), ("src", "all"), ("src", "source")):
         token = 9 if side == "dest" else 4
-        source = int(run.attention(layer)[2, token].argmax())  # a head's source that matters
+        source = int(run.pattern(layer)[2, token].argmax())  # a head's source that matters
         cut = a_cut(side, replace(a_writer(kind, layer), src=source), keys=keys)
         want = torch.zeros_like(run.layers[1].resid)
         want[cut.tokens(run)] = projected(run, cut)

@@ -399,7 +399,7 @@ def test_a_stop_is_heard_inside_a_layer(
 
     monkeypatch.setattr(why, "search", slowly)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)  # every firing by itself
-    number, reported = begin(client, kind="trace", prompt=PROMPT, sinks="mark"), list[int]()
+    number, reported = begin(client, kind="trace", prompt=PROMPT, first_token="mark"), list[int]()
     for name, told in events(client, number):
         reported += [told["done"]] if name == "progress" and told["total"] else []
         if len(reported) > len(set(reported)):  # inside a layer
@@ -407,7 +407,7 @@ def test_a_stop_is_heard_inside_a_layer(
             break
     until(lambda: not served.jobs.busy, 5)
     assert client.get(f"/api/jobs/{number}").json()["state"] == "cancelled"
-    assert 0 < len(searched) < 2 * len(organism.run(PROMPT).trace(sinks="mark").firings)  # two sides of each
+    assert 0 < len(searched) < 2 * len(organism.run(PROMPT).trace(first_token="mark").firings)  # two sides of each
 
 
 def test_loading_can_be_cancelled(client: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,7 +597,7 @@ def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
     ]
     counts = np.arange(1, 16)
     for one in told["heads"]:
-        weights = run.attention(one["layer"])[one["head"]].double().numpy()
+        weights = run.pattern(one["layer"])[one["head"]].double().numpy()
         times = (weights * counts[:, None])[:, 1:]
         assert one["times_uniform"] == pytest.approx(times.max(), rel=1e-5)
         assert one["attention"] == pytest.approx(weights[one["dest"], one["src"]], rel=1e-5)
@@ -623,13 +623,13 @@ def test_few_firings_of_many_are_the_strongest(run: keyhole.Run) -> None:
 def test_a_pattern_tells_how_many_keys_a_window_leaves(client: httpx.Client) -> None:
     run = tiny_model("mistral").run(list(range(1, 13)))
     seen = Live(run).ask("pattern", {"model": "this", "prompt": list(run.token_ids), "layer": 1, "head": 0})["visible"]
-    assert seen == run.layer(1).visible().sum(-1).tolist() and max(seen) < len(run)
+    assert seen == run.attention_run(1).visible().sum(-1).tolist() and max(seen) < len(run)
     assert ask(client, "pattern", prompt=PROMPT, layer=3, head=6)["visible"] == list(range(1, 16))
 
 
 def test_pattern(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "pattern", prompt=PROMPT, layer=3, head=6)
-    weights = run.attention(3)[6].double().numpy()
+    weights = run.pattern(3)[6].double().numpy()
     bytes_ = np.frombuffer(base64.b64decode(told["triangle"]), np.uint8)
     assert len(bytes_) == 15 * 16 // 2 and told["dests"] == list(range(15))
     for dest in range(15):
@@ -652,7 +652,7 @@ def test_a_firing(client: httpx.Client, run: keyhole.Run) -> None:
         assert side == other
     assert {name: told[name] for name in own if name != "sides"} == {n: own[n] for n in own if n != "sides"}
     assert told["fires"] and told["why"] == "here" and told["note"] is None
-    assert told["row"] == pytest.approx(run.attention(3)[6, 14].tolist(), abs=1e-6)
+    assert told["row"] == pytest.approx(run.pattern(3)[6, 14].tolist(), abs=1e-6)
     split = plain(run.channels((3, 6), 14, 11).record())
     assert {name: told["channels"][name] for name in split} == split
     assert sum(split["relative_terms"]) + split["relative_rest"] == pytest.approx(split["relative_attention"], abs=1e-4)
@@ -660,7 +660,7 @@ def test_a_firing(client: httpx.Client, run: keyhole.Run) -> None:
 
 def test_why_not(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "firing", **{**FIRING, "src": 5})
-    own = run.explain((3, 6), 14, 5, why="not")
+    own = run.explain((3, 6), 14, 5, why_not=True)
     assert not told["fires"] and told["why"] == "not" and told["sides"][0]["after"] == own.sides[0].after
     assert all(one["predicted"] == own.attention + one["alone"] for side in told["sides"] for one in side["signals"])
     few = ask(client, "firing", **{**FIRING, "dest": 1, "src": 0})
@@ -774,7 +774,7 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
 
 def test_trace_from_here(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "trace", prompt=PROMPT, **{"from": {"layer": 3, "head": 6, "dest": 14, "src": 11}})["circuit"]
-    assert told == json.loads(run.trace(seeds=firing_probe(run, (3, 6), 14, 11), end=14).to_json())
+    assert told == json.loads(run.trace(metric=firing_probe(run, (3, 6), 14, 11), end=14).to_json())
     ends = [edge for edge in told["edges"] if edge["side"] == "target"]
     assert len(ends) == 1
     last = ends[0]

@@ -42,7 +42,7 @@ def oracle(outcome: Outcome, granularity: str, side: bool, role: bool) -> dict[T
                 found[Term(component(node))] += circuit.influence[i] if circuit.influence else 0
         return found
     for edge in circuit.edges:
-        source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         if source.kind in LEFT_OUT:
             continue
         channels = edge.channels if granularity == "channels" and edge.channels else (None,)

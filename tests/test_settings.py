@@ -16,6 +16,7 @@ from keyhole.cli.measuring import Baseline, Measuring
 from keyhole.cli.name import NamedModel
 from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
+from keyhole.settings.generation import GenerateSettings
 from keyhole.settings.measuring import PairSettings
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
@@ -23,7 +24,7 @@ from keyhole.studies.curves.settings import CurveSettings
 
 RECORDS = [  # that commands take their options from
     *(ModelOptions, CircuitModel, StoreModel, NamedModel, PromptOptions, Baseline, Measuring),
-    *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings),
+    *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings, GenerateSettings),
 ]
 
 

@@ -99,7 +99,7 @@ def test_channel_use_is_that_of_the_circuits(whole: Path) -> None:
     for number, circuit in store.circuits():
         for edge in circuit.edges:
             if edge.side in ("dest", "src"):
-                into = circuit.nodes[edge.target]
+                into = circuit.nodes[edge.receiver]
                 assert into.layer is not None and into.head is not None
                 slow.setdefault((edge.side, into.layer, into.head), {}).setdefault(number, set()).update(edge.channels)
     found = channel_use(store)

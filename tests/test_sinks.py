@@ -397,7 +397,7 @@ def test_explained_firings_against_scores_by_hand(variant: str) -> None:
 def _weight_without(run: keyhole.Run, site: keyhole.qk.firings.Site, side: SideName, basis: torch.Tensor) -> float:
     from keyhole.tracing.writers import read_vectors
 
-    record, head = run.layer(site.layer), site.head
+    record, head = run.attention_run(site.layer), site.head
     resid = run.layers[site.layer].resid.double()
     lost = (resid @ basis @ basis.T).float()
     q, k = record.q[head, site.dest].clone(), record.k[record.kv(head)].clone()
@@ -415,7 +415,7 @@ def test_passes_without_a_subspace(gpt2: keyhole.Model) -> None:
     one = orthonormal(torch.randn(d, 2, generator=torch.Generator().manual_seed(0)).double())
     clean, none, dest, src = passed(gpt2, asked, [None, ("dest", one[:, :0]), ("dest", one), ("src", one)], 1)
     runs = [gpt2.run(list(a.token_ids)) for a in asked]
-    slow = [float(torch.stack([run.attention(layer)[:, 1:, 0].mean() for layer in (1, 2)]).mean()) for run in runs]
+    slow = [float(torch.stack([run.pattern(layer)[:, 1:, 0].mean() for layer in (1, 2)]).mean()) for run in runs]
     assert clean.sinks == pytest.approx(slow, abs=1e-6) and none.sinks == pytest.approx(clean.sinks)
     assert clean.answers == pytest.approx(
         [a.metric.of(run.logits[5]) for a, run in zip(asked, runs, strict=True)], abs=1e-5

@@ -68,9 +68,9 @@ def slowly(one: Circuit, other: Circuit, measure: str) -> float:
                     found[name] = found.get(name, 0) + share if measure == "influence" else 1
             return found
         for edge in circuit.edges:
-            if names[edge.source][0] in counted:
+            if names[edge.sender][0] in counted:
                 for channel in (edge.channels or (None,)) if measure == "channels" else (None,):
-                    found[names[edge.source], names[edge.target], edge.side, channel] = 1
+                    found[names[edge.sender], names[edge.receiver], edge.side, channel] = 1
         return found
 
     a, b = terms(one), terms(other)
@@ -158,7 +158,7 @@ def test_a_store_is_traced_again_as_it_was(
     store: keyhole.store.Store, organism: Model, tmp_path: Path, asked: list[Asked]
 ) -> None:
     assert settings_of(store).through == Through() and settings_of(store).seeds is None
-    settings = keyhole.store.Tracing(through="heads", seeds=Probability(0.6), tau=0.3)
+    settings = keyhole.store.Tracing(through="heads", metric=Probability(0.6), tau=0.3)
     other = keyhole.bulk(ioi(2), organism, out=tmp_path / "x.store", tracing=settings)
     told = settings_of(other)
     assert (told.through, told.seeds, told.tau) == ("heads", Probability(0.6), 0.3)

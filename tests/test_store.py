@@ -162,7 +162,7 @@ def test_rows_are_asked_for_by_value(store: Store, outcomes: list[Outcome]) -> N
         for one in outcomes
         if one.circuit is not None
         for edge in one.circuit.edges
-        if edge.side in ("dest", "src") and one.circuit.nodes[edge.source].kind == "mlp"
+        if edge.side in ("dest", "src") and one.circuit.nodes[edge.sender].kind == "mlp"
     ]
     assert wanted and list(zip(*rows.to_pydict().values(), strict=True)) == wanted
     heavy = store.table("edges", where=pc.field("weight") > 0.5)
@@ -234,7 +234,7 @@ def test_a_circuit_that_does_not_fit_is_refused(outcomes: list[Outcome]) -> None
     for what, reason in (
         ({"token_ids": (2**31, *own.token_ids[1:])}, "column token_ids of circuits cannot hold"),
         ({"model": {**own.model, "fingerprint": "0"}}, "the circuit of prompt 1 is of another model"),
-        ({"firings": own.firings * 2}, "prompt 1 explains a node twice"),
+        ({"firings": tuple(own.firings) * 2}, "prompt 1 explains a node twice"),
         ({"errors": {"scores": 0.0}}, "prompt 1 tells other errors"),
         ({"tokens": ("\ud800", *own.tokens[1:])}, "column tokens of circuits cannot hold"),
     ):
@@ -294,7 +294,8 @@ def test_signals_are_what_the_firings_say(outcomes: list[Outcome], tmp_path: Pat
                 (edge,) = [
                     i
                     for i, edge in enumerate(circuit.edges)
-                    if (edge.target, edge.side) == (traced.node, side.side) and circuit.nodes[edge.source].writer == who
+                    if (edge.receiver, edge.side) == (traced.node, side.side)
+                    and circuit.nodes[edge.sender].writer == who
                 ]
                 np.testing.assert_allclose(vectors[edge], firing.vector(signal).numpy(), rtol=1e-4, atol=1e-6)
                 seen += 1
@@ -367,3 +368,12 @@ def test_a_manifest_is_plain_json(store: Store) -> None:
     assert told["model"]["fingerprint"] == store.manifest.model["fingerprint"] and told["settings"]["eps"] == 0.01
     assert open_store(store.path).manifest == store.manifest and make_store(store.path, store.manifest).manifest
     assert not [name for name in os.listdir(store.path) if name.endswith(".part")]
+
+
+def test_a_store_of_an_older_schema_is_read() -> None:
+    store = open_store(ROOT / "tests/schemas/store-1")
+    assert store.counts()["circuit"] == 2 and not store.check().damaged
+    for prompt, circuit in store.circuits():
+        rows = store.table("edges", where={"prompt": prompt})
+        assert rows["weight"].to_pylist() == [edge.weight for edge in circuit.edges]
+        assert circuit.mlps and store.table("signals", where={"prompt": prompt}).num_rows

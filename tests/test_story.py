@@ -57,14 +57,14 @@ def walks(circuit: Circuit) -> Iterator[tuple[list[int], float]]:
     """Every path of nodes from the answer down to a leaf, an edge at a time, with the product of its shares."""
     into = defaultdict(list)
     for edge in circuit.edges:
-        into[edge.target].append(edge)
+        into[edge.receiver].append(edge)
 
     def walk(nodes: list[int], share: float) -> Iterator[tuple[list[int], float]]:
         if not into[nodes[-1]]:
             yield nodes, share
         for edge in into[nodes[-1]]:
             if edge.influence:
-                yield from walk([*nodes, edge.source], share * edge.influence / circuit.influence[nodes[-1]])
+                yield from walk([*nodes, edge.sender], share * edge.influence / circuit.influence[nodes[-1]])
 
     return walk([next(i for i, node in enumerate(circuit.nodes) if node.kind == "target")], 1.0)
 
@@ -188,7 +188,7 @@ def test_paths_are_cut_with_their_edges(circuit: Circuit, story: Story) -> None:
         joined |= joints
         without = asked.answers([all_but(np.array(sorted(joints)))])[0]
         assert path.effect == pytest.approx(everything - without, abs=1e-3) and path.effect > story.least
-        on = {circuit.nodes[i] for edge in path.edges for i in (edge.source, edge.target)}
+        on = {circuit.nodes[i] for edge in path.edges for i in (edge.sender, edge.receiver)}
         assert {Node.of(writer) for step in path.steps for writer in step.writers} <= on
     edges = np.array(sorted(joined))
     kept, cut = (asked.answers([only(edges), all_but(edges)]) - nothing) / (everything - nothing)

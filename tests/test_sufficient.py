@@ -97,7 +97,7 @@ def test_a_head_looks_where_its_weight_is_large(organism: Model) -> None:
             assert not looks[number].any()
             continue
         for dest in (0, 5, len(run) - 1):
-            weights = run.layer(writer.layer).weights([writer.head or 0], [dest])[0, 0].numpy()
+            weights = run.attention_run(writer.layer).weights([writer.head or 0], [dest])[0, 0].numpy()
             assert looks[number, dest].tolist() == (weights >= min(0.05, 2.5 / (dest + 1))).tolist()
     for reader, component in zip(wiring.readers, asked.reach.component.tolist(), strict=True):
         if reader.layer is None:
@@ -170,7 +170,7 @@ def test_effects_are_plain_masks(asked: MaskedQuestion, example: Example, others
         cut[1 + (node.layer or 0) * 9 + (node.head or 0), :, node.dest] = True
         assert measured.nodes[i] == pytest.approx(lost(cut), abs=1e-3)
     for i, edge in enumerate(traced.edges[:12]):
-        reader, source = traced.nodes[edge.target], traced.nodes[edge.source]
+        reader, source = traced.nodes[edge.receiver], traced.nodes[edge.sender]
         if source.kind not in ("embedding", "head", "mlp"):
             assert measured.edges[i] is None and measured.edge_shares[i] is None
             continue
@@ -406,10 +406,10 @@ def test_heads_of_a_circuit_say_why_they_look(circuit: Circuit) -> None:
     signals = circuit.edges[circuit.parameters.found :]
     assert signals and {edge.side for edge in signals} <= {"dest", "src"}
     heads = {i for i, node in enumerate(circuit.nodes) if node.kind == "head"}
-    assert {edge.target for edge in signals} <= heads
-    for head in {edge.target for edge in signals}:
+    assert {edge.receiver for edge in signals} <= heads
+    for head in {edge.receiver for edge in signals}:
         for side in ("dest", "src"):
-            assert sum(edge.target == head and edge.side == side for edge in signals) <= 2
+            assert sum(edge.receiver == head and edge.side == side for edge in signals) <= 2
 
 
 def test_an_answer_before_the_end(organism: Model, example: Example, others: list[Example]) -> None:
@@ -419,8 +419,8 @@ def test_an_answer_before_the_end(organism: Model, example: Example, others: lis
     cut = sufficient(organism.run(example.text), example.answer, against=example.wrong, like=others)
     for prompts in (others, goes_on):  # prompts that end there, or go on as this one does
         found = sufficient(whole, example.answer, against=example.wrong, like=prompts, end=end)
-        assert [(edge.source, edge.target, edge.side) for edge in found.edges] == [
-            (edge.source, edge.target, edge.side) for edge in cut.edges
+        assert [(edge.sender, edge.receiver, edge.side) for edge in found.edges] == [
+            (edge.sender, edge.receiver, edge.side) for edge in cut.edges
         ]
         assert found.token_ids == whole.token_ids and cut.measured is not None and found.measured is not None
         assert found.measured.edges == pytest.approx(cut.measured.edges, abs=1e-3)
@@ -468,9 +468,9 @@ def test_the_planted_circuit_is_found(prompt: str) -> None:
     assert found.measured.faithfulness.kept == pytest.approx(1, abs=0.02)
     assert found.measured.faithfulness.cut == pytest.approx(0, abs=0.02)
     moves = [
-        (found.nodes[edge.source].writer, None if into.kind == "target" else into.writer, edge.side)
+        (found.nodes[edge.sender].writer, None if into.kind == "target" else into.writer, edge.side)
         for edge in found.edges[: found.parameters.found]
-        for into in [found.nodes[edge.target]]
+        for into in [found.nodes[edge.receiver]]
     ]
     alike = {
         (who, into, side)

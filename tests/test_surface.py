@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Unpack
+from typing import Any, Unpack, get_origin
 from urllib.parse import unquote, urlparse
 
 import numpy as np
@@ -28,7 +28,7 @@ from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-PACKAGES = ("circuits", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
+PACKAGES = ("circuits", "generation", "intervene", "models", "qk", "store", "studies.sinks", "tracing")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_signatures_are_explicit_and_short(name: str) -> None:
             parameters = inspect.signature(function).parameters.values()
             assert len([p for p in parameters if p.name not in ("self", "cls")]) <= 10, function
             # keywords beyond those are fields of a record of settings, each with its type
-            assert all(p.kind is not p.VAR_KEYWORD or p.annotation == Unpack[TraceOptions] for p in parameters)
+            assert all(p.kind is not p.VAR_KEYWORD or get_origin(p.annotation) is Unpack for p in parameters)
             assert all(p.annotation is not p.empty for p in parameters if p.name not in ("self", "cls")), function
             seen += 1
     assert seen
@@ -89,14 +89,14 @@ def test_signals_are_a_table(circuit: Circuit, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     rows = circuit.to_dataframe()
     assert [row["weight"] for row in rows] == sorted((edge.weight for edge in circuit.edges), reverse=True)
-    edges = {(edge.source, edge.target, edge.side): edge for edge in circuit.edges}
+    edges = {(edge.sender, edge.receiver, edge.side): edge for edge in circuit.edges}
     assert len(rows) == len(edges) == len(circuit.edges)
     for row in rows:
         edge = edges[row["source"], row["target"], row["side"]]
-        writer = circuit.nodes[edge.source]
+        writer = circuit.nodes[edge.sender]
         assert (row["ig"], row["alone"], row["channels"]) == (edge.ig, edge.alone, edge.channels)
         assert row["writer"] == node_label(writer, circuit.tokens)
-        assert row["causes"] == node_label(circuit.nodes[edge.target], circuit.tokens)
+        assert row["causes"] == node_label(circuit.nodes[edge.receiver], circuit.tokens)
         assert (row["kind"], row["layer"], row["dest"]) == (writer.kind, writer.layer, writer.dest)
 
 
@@ -158,7 +158,7 @@ def test_a_notebook_shows_the_page_in_place(circuit: Circuit, monkeypatch: pytes
 def test_a_picture_shows_a_heads_weights(run: Run) -> None:
     figure = run.plot((3, 6))
     axis = figure.axes[0]
-    weights, drawn = run.attention(3)[6].numpy(), np.ma.filled(axis.images[0].get_array(), np.nan)
+    weights, drawn = run.pattern(3)[6].numpy(), np.ma.filled(axis.images[0].get_array(), np.nan)
     seen = np.tri(len(run), dtype=bool)
     assert np.array_equal(np.isnan(drawn), ~seen) and np.array_equal(drawn[seen], weights[seen].astype(float))
     names = [f"{place}:{token.strip()}" for place, token in enumerate(run.tokens)]
@@ -173,7 +173,7 @@ def test_a_picture_of_a_window_and_of_many_tokens() -> None:
     model = tiny_model("mistral")
     run = model.run(prompts_of(model, 20)[0])
     axis = run.plot((0, 1)).axes[0]
-    first = run.layer(0).first.tolist()
+    first = run.attention_run(0).first.tolist()
     drawn = np.ma.getmaskarray(np.ma.masked_invalid(axis.images[0].get_array()))
     assert any(first) and [row.tolist().index(False) for row in drawn] == first
     many = attention_figure(torch.eye(90), ["word"] * 90).axes[0]
@@ -185,7 +185,7 @@ def test_a_picture_of_a_window_and_of_many_tokens() -> None:
 def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
     assert run.trace("Mary", against="John", method="svt") == trace_svt(run, "Mary", against="John")
     with pytest.raises(KeyholeError, match="settings of the method accpp"):
-        run.trace("Mary", method="svt", sinks="collapse")
+        run.trace("Mary", method="svt", first_token="collapse")
 
 
 def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:

@@ -42,12 +42,12 @@ class Oracle:
 
     def factor(self, side: str) -> Array:
         """[W; b] of the head, homogeneous."""
-        w = self.run.model.weights(self.layer)
+        w = self.run.model.folded(self.layer)
         W, b = (w.W_Q[self.head], w.b_Q[self.head]) if side == "dest" else self._of_key(w.W_K, w.b_K)
         return np.vstack([W.numpy(), b.numpy()[None]])
 
     def _of_key(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(t[self.run.model.weights(self.layer).kv(self.head)] for t in tensors)
+        return tuple(t[self.run.model.folded(self.layer).kv(self.head)] for t in tensors)
 
     @cached_property
     def svd(self) -> tuple[Array, Array, Array]:
@@ -60,22 +60,22 @@ class Oracle:
         return self.dest if side == "dest" else self.src
 
     def norm(self, side: str) -> float:
-        return float(self.run.layer(self.layer).norm_scale[self.token(side)])
+        return float(self.run.attention_run(self.layer).norm_scale[self.token(side)])
 
     def turned(self, x: Array, side: str) -> Array:
         """x M, with M = s W R^T W^+ for dest and its counterpart for src: what reading, scaling and RoPE do to x."""
-        record, t, W = self.run.layer(self.layer), self.token(side), self.factor(side)
+        record, t, W = self.run.attention_run(self.layer), self.token(side), self.factor(side)
         scale = record.q_scale[self.head] if side == "dest" else self._of_key(record.k_scale)[0]
         return (float(scale[t]) * self.rotate(x @ W, t)) @ np.linalg.pinv(W)
 
     def constant(self, side: str) -> Array:
         """The bias of a norm on q or k escapes its scale, so it is a writer of its own."""
-        w = self.run.model.weights(self.layer)
+        w = self.run.model.folded(self.layer)
         c = w.c_Q[self.head] if side == "dest" else self._of_key(w.c_K)[0]
         return self.rotate(c.numpy(), self.token(side)) @ np.linalg.pinv(self.factor(side))
 
     def rotate(self, x: Array, t: int) -> Array:
-        rotary = self.run.layer(self.layer).rotary
+        rotary = self.run.attention_run(self.layer).rotary
         if rotary is None:
             return x
         out, n = x.copy(), rotary.cos.shape[1]
@@ -127,7 +127,7 @@ def run_of(variant: str) -> Run:
 
 
 def places(run: Run) -> list[Oracle]:
-    found = [Oracle(run, *p) for p in PLACES if int(run.layer(p[0]).first[p[2]]) <= p[3]]
+    found = [Oracle(run, *p) for p in PLACES if int(run.attention_run(p[0]).first[p[2]]) <= p[3]]
     assert len(found) > 1
     return found
 
@@ -221,12 +221,12 @@ Fired = tuple[int, int, int, int]
 @cache
 def attention(run: Run, layer: int) -> torch.Tensor:
     """All weights of a layer, computed once for a run."""
-    return run.attention(layer)
+    return run.pattern(layer)
 
 
 def fired(run: Run, layer: int, head: int, dest: int, threshold: float) -> list[Fired]:
     """The firings of a head from a token, one pair after the other."""
-    row, scores = attention(run, layer)[head, dest], run.layer(layer).scores([head], [dest])[0, 0]
+    row, scores = attention(run, layer)[head, dest], run.attention_run(layer).scores([head], [dest])[0, 0]
     return [(layer, head, dest, b) for b in range(1, dest + 1) if row[b] >= threshold and scores[b] >= 0]
 
 
@@ -250,14 +250,14 @@ def algorithm_1(run: Run, firing: Fired, threshold: float, edges: dict[tuple[Fir
 def check_circuit(run: Run, circuit: Circuit, threshold: float) -> None:
     """The edges are those of the recursion; what is explained fires; nodes carry their attention."""
     place = [(n.layer, n.head, n.dest, n.src) for n in circuit.nodes]
-    seeds = [e.source for e in circuit.edges if e.side == "target"]
+    seeds = [e.sender for e in circuit.edges if e.side == "target"]
     expected: dict[tuple[Fired, Fired, str], float] = {}
     for seed in seeds:
         if circuit.nodes[seed].kind == "head":
             algorithm_1(run, place[seed], threshold, expected)
     signals = [edge for edge in circuit.edges if edge.side != "target"]
-    assert {(place[e.source], place[e.target], e.side): e.weight for e in signals} == pytest.approx(expected)
-    joined = {i for edge in circuit.edges for i in (edge.source, edge.target)}
+    assert {(place[e.sender], place[e.receiver], e.side): e.weight for e in signals} == pytest.approx(expected)
+    joined = {i for edge in circuit.edges for i in (edge.sender, edge.receiver)}
     assert joined == set(range(len(circuit.nodes)))
     assert all(e.weight == e.ig == e.alone > 0 and e.channels for e in signals)
     explained = {firing.node for firing in circuit.firings}
@@ -272,7 +272,7 @@ def check_circuit(run: Run, circuit: Circuit, threshold: float) -> None:
     for firing in circuit.firings:
         node = circuit.nodes[firing.node]
         assert (firing.tau, firing.dest, firing.src) == (threshold, (), ())
-        assert firing.visible == node.dest - int(run.layer(node.layer).first[node.dest]) + 1
+        assert firing.visible == node.dest - int(run.attention_run(node.layer).first[node.dest]) + 1
 
 
 def test_every_node_of_a_circuit_leads_to_the_target(organism: Model) -> None:
@@ -280,7 +280,7 @@ def test_every_node_of_a_circuit_leads_to_the_target(organism: Model) -> None:
     reached, before = {i for i, n in enumerate(circuit.nodes) if n.kind == "target"}, 0
     while len(reached) > before:
         before = len(reached)
-        reached |= {edge.source for edge in circuit.edges if edge.target in reached}
+        reached |= {edge.sender for edge in circuit.edges if edge.receiver in reached}
     assert len(reached) == len(circuit.nodes) > 10
 
 
@@ -292,7 +292,7 @@ def test_the_organism_s_ioi_circuit(organism: Model) -> None:
     assert circuit.model == trace(run, "Mary").model and circuit.errors == trace(run, "Mary").errors
     method = {"method": "svt", "basis": "homogeneous", "rope": None, "channels": "singular"}
     chosen = {"threshold": 0.5, "share": 0.7, "start": None, "end": len(run) - 1}
-    shared = trace(run, "Mary", seeds="linear", against="John").parameters.record()
+    shared = trace(run, "Mary", metric="linear", against="John").parameters.record()
     accpp_only = ("method", "basis", "tau", "keys", "sinks", "through", "cover", "eps", "values", "constants")
     kept = {name: value for name, value in shared.items() if name not in accpp_only}
     assert circuit.parameters.record() == {**kept, **method, **chosen}
@@ -308,7 +308,7 @@ def test_edges_are_the_significant_contributions(organism: Model) -> None:
         found = contributions(run, (node.layer, node.head), node.dest, node.src)
         for side, values in (("dest", found.at_dest), ("src", found.at_src)):
             edges = [edge for edge in circuit.edges_into(firing.node) if edge.side == side]
-            sources = {(circuit.nodes[e.source].layer, circuit.nodes[e.source].head): e for e in edges}
+            sources = {(circuit.nodes[e.sender].layer, circuit.nodes[e.sender].head): e for e in edges}
             assert set(sources) == {(found.layers[i], h) for i, h in significant(values, 0.6).nonzero().tolist()}
             for (layer, head), edge in sources.items():
                 assert edge.weight == pytest.approx(float(values[found.layers.index(layer), head]))
@@ -318,7 +318,7 @@ def test_edges_are_the_significant_contributions(organism: Model) -> None:
 def test_the_baseline_uses_all_channels(organism: Model) -> None:
     run = organism.run(IOI)
     few, every = (trace_svt(run, "Mary", against="John", settings=SvtSettings(channels=c)) for c in ("singular", "all"))
-    seeds = [[(e.source, e.weight) for e in c.edges if e.side == "target"] for c in (few, every)]
+    seeds = [[(e.sender, e.weight) for e in c.edges if e.side == "target"] for c in (few, every)]
     assert [w for _, w in seeds[0]] == [w for _, w in seeds[1]]
     assert {k for e in few.edges for k in e.channels} <= {k for e in every.edges for k in e.channels}
     assert all(len(e.channels) == organism.dims.d_head for e in every.edges if e.side != "target")
@@ -333,9 +333,9 @@ def test_chosen_firings_begin_a_circuit(organism: Model) -> None:
     circuit = trace_svt(run, settings=SvtSettings(start=[start, (0, 0, -1, 0), start]))
     check_circuit(run, circuit, 0.5)
     into = [edge for edge in circuit.edges if edge.side == "target"]
-    assert {circuit.nodes[e.source].layer for e in into} == {node.layer, 0} and len(into) == 2
+    assert {circuit.nodes[e.sender].layer for e in into} == {node.layer, 0} and len(into) == 2
     for edge in into:
-        assert edge.weight == edge.ig == edge.alone == circuit.attention[edge.source]
+        assert edge.weight == edge.ig == edge.alone == circuit.attention[edge.sender]
     recorded = circuit.parameters
     assert recorded.seeds == "given" and recorded.target_ids == ()
     assert recorded.start is not None and recorded.start[:2] == (start, (0, 0, len(run) - 1, 0))
@@ -366,7 +366,7 @@ def test_circuits_of_other_families(variant: str) -> None:
     assert {edge.side for edge in circuit.edges} == {"dest", "src", "target"}
     assert any(s.src == 0 for s in sites)  # a leaf, whatever its weight
     assert circuit.parameters.rope == "rotated" and from_json(to_json(circuit)) == circuit
-    seeded = trace_svt(run, Likeliest(1), settings=SvtSettings(threshold=0.3), seeds="prob")
+    seeded = trace_svt(run, Likeliest(1), settings=SvtSettings(threshold=0.3), metric="prob")
     check_circuit(run, seeded, 0.3)
     assert seeded.parameters.top_k == 1 and len(seeded.parameters.target_ids) == 1
 
@@ -411,17 +411,17 @@ def test_bad_input_is_named(gpt2: Model, options: dict, message: str) -> None:
 
 def test_a_head_alone_begins_where_it_attends_most(organism: Model) -> None:
     run = organism.run(IOI)
-    row = run.attention(1)[4, -1].tolist()
+    row = run.pattern(1)[4, -1].tolist()
     most = max(range(1, len(row)), key=row.__getitem__)
     settings = SvtSettings(threshold=0.3, start=[(1, 4)])
     circuit = trace_svt(run, settings=settings)
     assert circuit.parameters.start == ((1, 4, len(run) - 1, most),)
     assert circuit == trace_svt(run, settings=SvtSettings(threshold=0.3, start=[(1, 4, -1, most)]))
     resting = next(
-        (layer, head) for layer in range(4) for head in range(8) if run.attention(layer)[head, -1].argmax() == 0
+        (layer, head) for layer in range(4) for head in range(8) if run.pattern(layer)[head, -1].argmax() == 0
     )  # a head that attends to the first token most: the next is meant
     (place,) = places_of(run, SvtSettings(start=[resting]), len(run) - 1)
-    weights = run.attention(resting[0])[resting[1], -1]
+    weights = run.pattern(resting[0])[resting[1], -1]
     assert place[3] == int(weights[1:].argmax()) + 1
     early = trace_svt(run, end="gave", settings=SvtSettings(threshold=0.3, start=[(1, 7)]))
     assert early.parameters.start == ((1, 7, 11, 10),) and early.parameters.end == 11

@@ -40,7 +40,7 @@ def removed(oracle: Oracle, side: str, writer: tuple[int, int], channels: list[i
 
 def weight_without(oracle: Oracle, side: str, lost: np.ndarray) -> float:
     """The attention weight once the query, or the key at src, has lost this; softmax by hand."""
-    record = oracle.run.layer(oracle.layer)
+    record = oracle.run.attention_run(oracle.layer)
     q, k = record.q[oracle.head].numpy().copy(), record.k[record.kv(oracle.head)].numpy().copy()
     (q if side == "dest" else k)[oracle.token(side)] -= lost
     scores = torch.from_numpy(k @ q[oracle.dest]) * record.rule.scaling
@@ -60,13 +60,13 @@ def signals(circuit: Circuit) -> list[Edge]:
 
 
 def oracle_of(circuit: Circuit, edge: Edge) -> Oracle:
-    into = circuit.nodes[edge.target]
+    into = circuit.nodes[edge.receiver]
     assert circuit.run is not None
     return Oracle(circuit.run, into.layer, into.head, into.dest, into.src)
 
 
 def expected(circuit: Circuit, edge: Edge) -> np.ndarray:
-    source = circuit.nodes[edge.source]
+    source = circuit.nodes[edge.sender]
     return removed(oracle_of(circuit, edge), edge.side, (source.layer, source.head), list(edge.channels))
 
 
@@ -96,17 +96,17 @@ def test_edges_side_by_side_and_along_a_path_against_plain_loops(variant: str) -
         np.testing.assert_allclose(
             head_delta(circuit.run, edge_cut(circuit, edge))[0].numpy(), expected(circuit, edge), atol=1e-9
         )
-        by_node.setdefault(edge.source, []).append(edge)
+        by_node.setdefault(edge.sender, []).append(edge)
     leaving = max(by_node, key=lambda node: len(by_node[node]))
     cuts = parallel(circuit, leaving)
     assert len(cuts) == len(by_node[leaving]) > 1
     for cut, edge in zip(cuts, by_node[leaving], strict=True):
         np.testing.assert_allclose(head_delta(circuit.run, cut)[0].numpy(), expected(circuit, edge), atol=1e-9)
-    pairs = Counter((edge.source, edge.target) for edge in signals(circuit))
-    alone = [edge for edge in signals(circuit) if pairs[edge.source, edge.target] == 1]  # on one side
+    pairs = Counter((edge.sender, edge.receiver) for edge in signals(circuit))
+    alone = [edge for edge in signals(circuit) if pairs[edge.sender, edge.receiver] == 1]  # on one side
     first, second = next((a, b) for a in alone for b in signals(circuit) if a.target == b.source)
-    path = serial(circuit, [first.source, first.target, second.target])
-    above = [e for e in signals(circuit) if (e.source, e.target) == (second.source, second.target)]
+    path = serial(circuit, [first.sender, first.receiver, second.receiver])
+    above = [e for e in signals(circuit) if (e.sender, e.receiver) == (second.sender, second.receiver)]
     along = [first, *above]
     assert len(path) == len(along) >= 2
     for cut, edge in zip(path, along, strict=True):
@@ -136,12 +136,12 @@ def test_sides_are_removed_at_once_and_a_head_only_once(variant: str) -> None:
     several = 0
     for traced in circuit.firings:
         for side in SIDES:
-            edges = [e for e in signals(circuit) if (e.target, e.side) == (traced.node, side)]
+            edges = [e for e in signals(circuit) if (e.receiver, e.side) == (traced.node, side)]
             if not edges:
                 with pytest.raises(KeyholeError, match="nothing was removed"):
                     side_cut(circuit, traced, side)
                 continue
-            heads = {(circuit.nodes[e.source].layer, circuit.nodes[e.source].head): e for e in edges}
+            heads = {(circuit.nodes[e.sender].layer, circuit.nodes[e.sender].head): e for e in edges}
             several += len(edges) > len(heads)
             cut = side_cut(circuit, traced, side)
             assert len(cut.signals) == len(heads)
@@ -164,7 +164,7 @@ def test_the_residual_stream_loses_the_projection_without_its_last_coordinate() 
     assert vectors
     for number, shown in vectors.items():
         edge = circuit.edges[number]
-        oracle, source = oracle_of(circuit, edge), circuit.nodes[edge.source]
+        oracle, source = oracle_of(circuit, edge), circuit.nodes[edge.sender]
         vector = oracle.written(edge.side)["head", source.layer, source.head] * oracle.norm(edge.side)
         basis = (oracle.svd[0] if edge.side == "dest" else oracle.svd[2])[:, list(edge.channels)]
         projection = (basis @ (basis.T @ vector))[:-1]
@@ -187,7 +187,7 @@ def test_what_is_named_reads_the_stream_and_not_the_biases() -> None:
         edge, one = circuit.edges[number], subjects[number]
         oracle = oracle_of(circuit, edge)
         U, sigma, V = oracle.svd
-        source, ks = circuit.nodes[edge.source], sorted(edge.channels)
+        source, ks = circuit.nodes[edge.sender], sorted(edge.channels)
         vector = oracle.written(edge.side)["head", source.layer, source.head]
         if edge.side == "dest":
             query = U[:, ks] @ (U[:, ks].T @ vector)
@@ -195,7 +195,7 @@ def test_what_is_named_reads_the_stream_and_not_the_biases() -> None:
         else:
             key = V[:, ks] @ (V[:, ks].T @ vector)
             query = U @ (sigma * (V.T @ key))
-        record = run.layer(oracle.layer)
+        record = run.attention_run(oracle.layer)
         for direction, offset, states, value, length in (
             (one.query, one.query_offset, record.q[oracle.head], query, np.linalg.norm(query)),
             (one.key, one.key_offset, record.k[record.kv(oracle.head)], key, np.linalg.norm(key)),
@@ -205,7 +205,7 @@ def test_what_is_named_reads_the_stream_and_not_the_biases() -> None:
                 ours = float(states[token] @ direction) + offset
                 assert ours == pytest.approx(float(x @ value[:-1]) / length, abs=1e-8)
     control = random_subjects(model, list(subjects.values()))[0]
-    b = model.weights(control.head[0]).b_Q[control.head[1]]
+    b = model.folded(control.head[0]).b_Q[control.head[1]]
     assert control.query_offset == pytest.approx(-float(b @ control.query)) and control.query_offset != 0
 
 
@@ -248,7 +248,7 @@ def test_a_circuit_in_a_file_is_verified_from_the_command_line(organism: Model, 
     circuit.save(path)
     result = command("verify", str(path))
     n = sum(
-        bool([e for e in circuit.edges if (e.target, e.side) == (t.node, s)]) for t in circuit.firings for s in SIDES
+        bool([e for e in circuit.edges if (e.receiver, e.side) == (t.node, s)]) for t in circuit.firings for s in SIDES
     )
     assert f"{n} whole sides of firings: " in result.stdout
     total = n + len(signals(circuit))

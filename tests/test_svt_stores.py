@@ -56,8 +56,8 @@ def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, store: Stor
         run, example, kept = organism.run(outcome.example.text), outcome.example, outcome.circuit
         alone = trace_svt(run, example.answer, against=list(example.against), settings=SETTINGS)
         assert kept is not None and kept.nodes == alone.nodes and kept.parameters.method == "svt"
-        shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
-        assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
+        shape = [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in alone.edges]
+        assert [(edge.sender, edge.receiver, edge.side, edge.channels) for edge in kept.edges] == shape
         assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], **NUMBERS)
 
 
@@ -111,7 +111,7 @@ def test_starts_are_called_by_roles(organism: Model, tmp_path: Path) -> None:
         run, circuit = organism.run(example.text), store.circuit(i)
         end, start = len(run) - 1, circuit.parameters.start
         assert start is not None and start[0] == (1, 6, end, example.position(run, "IO"))
-        assert start[1] == (3, 1, end, int(run.attention(3)[1, -1, 1:].argmax()) + 1)
+        assert start[1] == (3, 1, end, int(run.pattern(3)[1, -1, 1:].argmax()) + 1)
         assert start[2] == (3, 6, end, run.position("gave")) and circuit.parameters.seeds == "given"
         answers = [text.strip() for text in circuit.parameters.target_text]
         assert example.answer in answers, "what the model should say is kept with the circuit"
@@ -130,7 +130,7 @@ def test_prompts_in_which_no_start_fires_are_empty(organism: Model, tmp_path: Pa
         ({"method": "acc"}, "method is one of accpp, svt, not 'acc'"),
         ({"method": "svt", "tau": 0.3}, "settings of the method accpp"),
         ({"method": "svt", "through": keyhole.Through()}, "settings of the method accpp"),
-        ({"method": SvtSettings(start=[(3, 1)]), "seeds": "linear"}, "leave one of them out"),
+        ({"method": SvtSettings(start=[(3, 1)]), "metric": "linear"}, "leave one of them out"),
         ({"method": SvtSettings(start=[(3, 8)])}, r"start names head 3\.8, and organism has none: .* heads 0 to 7"),
     ],
 )

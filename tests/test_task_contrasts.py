@@ -10,7 +10,8 @@ from keyhole.errors import KeyholeError
 from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 from keyhole.features.contrast.lists import FIVE, lists_contrast, lists_test
 from keyhole.features.contrast.sites import Contrast, Site, role
-from keyhole.models.tokens import encode, in_chat, one_token_words
+from keyhole.models.chat import in_chat
+from keyhole.models.tokens import encode, one_token_words
 from keyhole.tasks import boxes
 from keyhole.tasks.words import CATEGORIES, LETTERS, THINGS
 

@@ -46,7 +46,7 @@ def through(run: Run, **settings: object) -> Circuit:
     direction = (
         sum(attention_writes(run, layer)[-1] for layer in run.model.attention_layers[-2:]) + run.layers[-1].mlp[-1]
     )
-    return trace(run, seeds=Probe(direction, len(run.layers)), through=Through(**{"eps": 0.001, **settings}))
+    return trace(run, metric=Probe(direction, len(run.layers)), through=Through(**{"eps": 0.001, **settings}))
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def test_influence_is_conserved(variant: str, constants: str) -> None:
     handed, got = defaultdict(float), defaultdict(float)
     for edge in circuit.edges:
         assert edge.influence is not None
-        handed[edge.target] += edge.influence
-        got[edge.source] += edge.influence
+        handed[edge.receiver] += edge.influence
+        got[edge.sender] += edge.influence
     for node, (share, leaf) in enumerate(zip(circuit.influence, circuit.leaves, strict=True)):
         assert leaf is not None or handed[node] == pytest.approx(share, abs=1e-6)
         assert circuit.nodes[node].kind == "target" or got[node] == pytest.approx(share, abs=1e-6)
@@ -104,24 +104,24 @@ def test_merging_is_exact(circuit: Circuit) -> None:
     merged = {node: one.direction for node, one in read_mlps(circuit, run).items()}
 
     def along(edge: Edge) -> torch.Tensor:
-        into, writer = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
+        into, writer = circuit.nodes[edge.receiver], circuit.nodes[edge.sender].writer
         if edge.side == "target":
             return run.toward("Mary", "John")
         if edge.side == "mlp":
-            return explain_mlp(run, into.layer, into.dest, merged[edge.target]).g
+            return explain_mlp(run, into.layer, into.dest, merged[edge.receiver]).g
         firing = run.explain((into.layer, into.head), into.dest, into.src)
         signal = next(s for s in firing.side(edge.side).signals if s.writer == writer)
         return direction_of(firing, signal, writes).double()
 
     checked = 0
     for one in circuit.mlps:
-        readers = [e for e in circuit.edges if e.source == one.node and e.influence]
+        readers = [e for e in circuit.edges if e.sender == one.node and e.influence]
         if len(readers) < 2 or any(e.side == "value" for e in readers):
             continue
         node = circuit.nodes[one.node]
         alone = [(e.influence, explain_mlp(run, node.layer, node.dest, along(e))) for e in readers]
         for edge in circuit.edges_into(one.node):
-            source, merged_part = circuit.nodes[edge.source], 0.0
+            source, merged_part = circuit.nodes[edge.sender], 0.0
             for share, write in alone:
                 offset = source.kind == "mlp_offset"
                 part = write.offset
@@ -162,7 +162,7 @@ def test_paths_walked_one_by_one_reach_the_same_words(organism: Model) -> None:
             return
         for edge in into[node]:
             if edge.influence:
-                walk(edge.source, share * edge.influence / circuit.influence[node])
+                walk(edge.sender, share * edge.influence / circuit.influence[node])
 
     walk(root, 1.0)
     for node, share in reached.items():
@@ -246,6 +246,6 @@ def test_constants_that_a_head_moves_are_a_leaf_of_their_own() -> None:
     moved = [i for i, node in enumerate(circuit.nodes) if node.kind == "value_offset"]
     assert moved and all(circuit.leaves[i] == "constant" and circuit.influence[i] > 0 for i in moved)
     biases = {i for i, node in enumerate(circuit.nodes) if node.kind == "bias"}
-    assert not [e for e in circuit.edges if e.side in ("mlp", "value") and e.source in biases]
+    assert not [e for e in circuit.edges if e.side in ("mlp", "value") and e.sender in biases]
     as_causes = through(model.run(prompts_of(model, 10)[0]), constants="causes")
     assert "value_offset" not in {node.kind for node in as_causes.nodes}

@@ -90,7 +90,7 @@ class Slow:
 
     def head(self, writer: Writer) -> None:
         own, firing = self.influence[writer], None
-        weight = float(self.run.layer(writer.layer).weights([writer.head], [writer.dest])[0, 0, writer.src])
+        weight = float(self.run.attention_run(writer.layer).weights([writer.head], [writer.dest])[0, 0, writer.src])
         if weight >= self.tau:
             firing = self.run.explain((writer.layer, writer.head), writer.dest, writer.src, tau=self.tau)
         sides = []
@@ -115,7 +115,7 @@ class Slow:
         """A head's value is linear: its gradient by the stream at the source is the same everywhere."""
         if writer not in self.along:
             return False
-        record, w = self.run.layer(writer.layer), self.run.model.weights(writer.layer)
+        record, w = self.run.attention_run(writer.layer), self.run.model.folded(writer.layer)
         x = self.run.layers[writer.layer].resid[writer.src].double().requires_grad_()
         with torch.enable_grad():
             v = (x / record.norm_scale[writer.src].double()) @ w.W_V[w.kv(writer.head)].double()
@@ -146,7 +146,7 @@ def handed(circuit: Circuit) -> Edges:
         return None if node.kind == "target" else node.writer
 
     nodes = circuit.nodes
-    return {(nodes[e.source].writer, who(nodes[e.target]), e.side): e.influence for e in circuit.edges if e.influence}
+    return {(nodes[e.sender].writer, who(nodes[e.receiver]), e.side): e.influence for e in circuit.edges if e.influence}
 
 
 @pytest.mark.parametrize("variant", ["organism", "llama-bias", "cohere", "olmo2"])
@@ -160,7 +160,7 @@ def test_the_slow_way_hands_on_the_same_influence(variant: str, organism: Model)
         pushed = (run.final_resid - run.layers[0].resid)[-1].to(model.head_out().W_U) @ model.head_out().W_U
         ends = [int(pushed.argmax()), int(pushed.argmin())]
     circuit = trace(run, ends[0], against=ends[1], tau=tau, through=Through(cover=COVER, eps=EPS))
-    seeds = [(circuit.nodes[e.source].writer, e.weight) for e in circuit.edges if e.side == "target"]
+    seeds = [(circuit.nodes[e.sender].writer, e.weight) for e in circuit.edges if e.side == "target"]
     slow = {edge: share for edge, share in Slow(run, run.toward(*ends), tau).walk(seeds).items() if share}
     fast = handed(circuit)
     assert set(slow) == set(fast) and len(fast) > 8

@@ -206,7 +206,7 @@ def test_the_slider_hides_what_is_weak(page: Page, circuit: Circuit) -> None:
     into: dict[int, list[int]] = {}
     for edge in circuit.edges:
         if (edge.influence or 0) >= below:
-            into.setdefault(edge.target, []).append(edge.source)
+            into.setdefault(edge.receiver, []).append(edge.sender)
     found = waiting = {len(circuit.nodes) - 1}
     while waiting:
         waiting = {source for i in waiting for source in into.get(i, [])} - found

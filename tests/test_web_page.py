@@ -141,10 +141,10 @@ def test_large_circuits_keep_what_is_strongest_and_hangs_together() -> None:
         below = {len(part.nodes) - 1}
         assert part.nodes[-1].kind == "target"
         for _ in part.nodes:
-            below |= {edge.source for edge in part.edges if edge.target in below}
+            below |= {edge.sender for edge in part.edges if edge.receiver in below}
         assert below == set(range(len(part.nodes)))  # all of it leads to the answer
-        kept = {(part.nodes[e.source], part.nodes[e.target], e.side, e.weight, e.influence) for e in part.edges}
-        every = {(made.nodes[e.source], made.nodes[e.target], e.side, e.weight, e.influence) for e in made.edges}
+        kept = {(part.nodes[e.sender], part.nodes[e.receiver], e.side, e.weight, e.influence) for e in part.edges}
+        every = {(made.nodes[e.sender], made.nodes[e.receiver], e.side, e.weight, e.influence) for e in made.edges}
         assert kept < every
     shares = sorted((edge.influence or 0 for edge in synthetic(300, 60).edges), reverse=True)
     held = sum(edge.influence or 0 for edge in strongest(synthetic(300, 60), 200).edges)

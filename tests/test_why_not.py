@@ -23,12 +23,12 @@ def removed(side: Side) -> tuple[Signal, ...]:
 
 def not_here(run: keyhole.Run, layer: int = 2) -> list[Firing]:
     """Explained places that the heads of a layer do not attend to."""
-    record, dest = run.layer(layer), len(run) - 1
+    record, dest = run.attention_run(layer), len(run) - 1
     found = []
     for head in range(2):
         weights, first = record.weights([head], [dest])[0, 0], max(2, int(record.first[dest]))
         src = int(weights[first:dest].argmin()) + first
-        found.append(run.explain((layer, head), dest, src, tau=min(0.2, 3 * float(weights[src]) + 0.02), why="not"))
+        found.append(run.explain((layer, head), dest, src, tau=min(0.2, 3 * float(weights[src]) + 0.02), why_not=True))
     return found
 
 
@@ -52,7 +52,7 @@ def test_removal_lifts_the_weight_as_predicted(variant: str) -> None:
 
 def test_what_signals_take_adds_up(organism: Model) -> None:
     run = organism.run(PROMPT)
-    firing = run.explain((1, 6), -1, "store", why="not")
+    firing = run.explain((1, 6), -1, "store", why_not=True)
     side = firing.side("dest")
     assert side.reached and sum(s.weight for s in side.signals) == pytest.approx(
         side.after - firing.attention, abs=1e-6
@@ -64,7 +64,7 @@ def test_what_signals_take_adds_up(organism: Model) -> None:
 
 def test_random_channels_lift_it_less(organism: Model) -> None:
     run = organism.run(PROMPT)
-    firing = run.explain((1, 6), -1, "store", why="not")
+    firing = run.explain((1, 6), -1, "store", why_not=True)
     cut = Cut(1, 6, firing.dest, firing.src, removed(firing.side("dest")))
     generator = torch.Generator().manual_seed(0)
     controls = [random_cut(run, cut, generator) for _ in range(5)]
@@ -75,13 +75,13 @@ def test_random_channels_lift_it_less(organism: Model) -> None:
 
 def test_a_head_that_attends_needs_no_reason_not_to(organism: Model) -> None:
     run = organism.run(PROMPT)
-    with pytest.raises(KeyholeError, match=r'attends here already.*Leave why="not" \(--why-not\) out'):
-        run.explain((1, 6), -1, "Mary", why="not")
+    with pytest.raises(KeyholeError, match=r"attends here already.*Leave why_not \(--why-not\) out"):
+        run.explain((1, 6), -1, "Mary", why_not=True)
     with pytest.raises(KeyholeError, match="say which token"):
-        run.explain((1, 6), -1, why="not")
+        run.explain((1, 6), -1, why_not=True)
 
 
 def test_a_tau_of_one_is_refused(organism: Model) -> None:
     run = organism.run(PROMPT)
     with pytest.raises(KeyholeError, match="tau is 1"):
-        run.explain((1, 6), 1, 0, why="not")
+        run.explain((1, 6), 1, 0, why_not=True)

@@ -39,7 +39,7 @@ def test_what_a_head_reads_of_all_writers_is_its_query_and_key(variant: str) -> 
     """Each writer's share, and the head's own offset, in the rotated query and key."""
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 8)[0])
-    record, kv = run.layer(2), model.weights(2).kv(1)
+    record, kv = run.attention_run(2), model.folded(2).kv(1)
     writers = (*run.writers(2, 7).writers, Writer("offset", 2, 1, 7, 7))
     for own, side in ((record.q[1, 7], "dest"), (record.k[kv, 7], "src")):
         shares = [read_of(run, (2, 1), Signal(writer, side, ()), [7])[0] for writer in writers]

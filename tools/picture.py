@@ -22,7 +22,7 @@ def main(path: str) -> None:
     run = keyhole.load().run(PROMPT)
     layer, head = HEAD
     dest = run.position(DEST)
-    weights = run.attention(layer)[head, dest].tolist()
+    weights = run.pattern(layer)[head, dest].tolist()
     src = max(range(len(run)), key=lambda t: weights[t])
     split = run.channels(HEAD, dest, src)
     sigma = omega(run.model, layer).sigma[head]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run as Run
     from keyhole.naming.naming import name as name
     from keyhole.qk.channels import Channels as Channels
-    from keyhole.qk.firings import Firings as Firings
+    from keyhole.qk.firings import FiringTable as FiringTable
     from keyhole.settings.tracing import Probability as Probability
     from keyhole.settings.tracing import SvtSettings as SvtSettings
     from keyhole.settings.tracing import Through as Through
@@ -42,7 +42,7 @@ __all__ = [
     "Circuit",
     "Contrast",
     "Firing",
-    "Firings",
+    "FiringTable",
     "KeyholeError",
     "Likeliest",
     "Model",
@@ -68,7 +68,7 @@ _HOMES = {
     "Circuit": "keyhole.circuits.circuit",
     "Contrast": "keyhole.features.contrast.sites",
     "Firing": "keyhole.tracing.firing",
-    "Firings": "keyhole.qk.firings",
+    "FiringTable": "keyhole.qk.firings",
     "Likeliest": "keyhole.tracing.answers",
     "Model": "keyhole.models.model",
     "Probability": "keyhole.settings.tracing",
@@ -88,8 +88,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *("circuits", "faithfulness", "features", "figures", "intervene", "lab", "models", "naming", "qk", "store"),
-    *("studies", "tasks", "tracing"),
+    *("circuits", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models", "naming", "qk"),
+    *("store", "studies", "tasks", "tracing"),
 )
 _moved.install()
 
@@ -103,6 +103,8 @@ if not TYPE_CHECKING:  # a type checker would take it for a promise that every n
             return globals()[name]
         if name in _PACKAGES:
             return import_module(f"keyhole.{name}")
+        if name in _moved.NAMES["keyhole"]:
+            return _moved.names_of("keyhole")(name)
         if f"keyhole.{name}" in _moved.MOVED:
             return _moved.alias(f"keyhole.{name}")
         raise AttributeError(f"module 'keyhole' has no attribute {name!r}")

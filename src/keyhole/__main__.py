@@ -1,4 +1,4 @@
-"""The way in, as `keyhole` and as `python -m keyhole`. Ctrl-C is exit code 130, even while modules are imported."""
+"""The entry point of `keyhole` and `python -m keyhole`. Ctrl-C exits with code 130, even during imports."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Which import paths have changed? The old ones work for one release, and say what to write instead.
+"""Which import paths and attributes have changed? Old ones work for one release, with a warning that names the new one.
 
 Each old module is an alias that holds nothing: a name is looked up in its new home when it is asked for, with a
 FutureWarning. Aliases stand in `sys.modules`, which Python asks first, so that they work where a package has become
-a module, too.
+a module, too. Old attributes are looked up by a class's `__getattr__`, which Python calls only for names it has not.
 """
 
 import sys
@@ -71,6 +71,7 @@ MOVED: Mapping[str, str] = {
 }  # old module -> the module that has its names now
 _CONTRAST = "keyhole.features.contrast"
 NAMES: Mapping[str, Mapping[str, str]] = {
+    **{key: {"Firings": "keyhole.qk.firings:FiringTable"} for key in ("keyhole", "keyhole.qk", "keyhole.qk.firings")},
     "keyhole.figures": {
         **dict.fromkeys(("attribution_figure", "interaction_figure", "intervention_figure"), f"{_CONTRAST}.figures"),
         **dict.fromkeys(("JointPCA", "joint_pca", "pca_figure", "umap_figure"), f"{_CONTRAST}.clouds"),
@@ -80,7 +81,19 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         ("Arithmetic", "Cause", "Causes", "Row", "Verification", "verify"), "keyhole.faithfulness"
     ),
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
-}  # names that have a home of their own, and those that have left a package which is still there
+}  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Model": {
+        "weights": "folded",
+        "batches": "_batches",
+        "cached": "_cached",
+        "cached_of_layer": "_cached_of_layer",
+        "queries_keys": "_queries_keys",
+        "stamp": "_stamp",
+        "steady": "_steady",
+    },
+    "Run": {"attention": "pattern", "layer": "attention_run", "require_fresh": "_require_fresh", "stamp": "_stamp"},
+}  # class -> old attribute -> new attribute; an underscore: internal from now on
 
 
 class _Alias(ModuleType):
@@ -117,9 +130,27 @@ def names_of(package: str) -> Callable[[str], Any]:
     return left
 
 
+def attributes_of(owner: str) -> Callable[[Any, str], Any]:
+    """A class's `__getattr__` for the attributes that have other names now."""
+
+    def renamed(self: Any, name: str) -> Any:
+        new = ATTRIBUTES[owner].get(name)
+        if new is None:
+            raise AttributeError(f"{owner!r} object has no attribute {name!r}")
+        instead = "is internal now" if new.startswith("_") else f"is {owner}.{new} now"
+        warnings.warn(
+            f"{owner}.{name} {instead}; the old name goes with the next release.", FutureWarning, stacklevel=2
+        )
+        return getattr(self, new)
+
+    return renamed
+
+
 def _moved(old: str, home: str, name: str) -> Any:
-    value = getattr(import_module(home), name)
+    module, _, new = home.partition(":")
+    new = new or name
+    value = getattr(import_module(module), new)
     warnings.warn(
-        f"{old}.{name} is {home}.{name} now; the old path goes with the next release.", FutureWarning, stacklevel=3
+        f"{old}.{name} is {module}.{new} now; the old path goes with the next release.", FutureWarning, stacklevel=3
     )
     return value

@@ -1,6 +1,6 @@
-"""Threads that wait should sleep: beside another busy process, spinning OpenMP threads can be 100 times slower.
+"""Let waiting OpenMP threads sleep: spinning ones are up to 100 times slower if other processes are busy.
 
-OpenMP reads this once, when torch is first imported. It changes no number, and a setting of the user's stays.
+OpenMP reads this once, when torch is first imported. It changes no number, and a user's setting is kept.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""How are objects shown in a line, results as tables, and heads by name?
-
-How are long things said shortly? Records like dataclasses, tensors by their shapes; models without their folders.
-"""
+"""Short text for long objects, tables of records, and names of heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -10,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 Span = tuple[int, int]  # of characters: where it starts, and where it ends
-_FEW, _LONG = 8, 80  # items of a collection, characters of a value, that are shown as they are
+_FEW, _LONG = 8, 80  # items of a collection and characters of a value that are shown in full
 
 
 def brief(record: Any) -> str:
-    """A `__repr__` for records that hold tensors or many parts.
+    """A `__repr__` for records that hold tensors or many parts: one line, tensors by type and shape.
 
     >>> import torch
     >>> from keyhole.tracing.linear import Probe
     >>> brief(Probe(torch.zeros(128), 3))
     'Probe(direction=float32[128], layer=3, only=None)'
     """
-    told = ", ".join(f"{one.name}={_short(getattr(record, one.name))}" for one in fields(record) if one.repr)
-    return f"{type(record).__name__}({told})"
+    parts = ", ".join(f"{field.name}={_short(getattr(record, field.name))}" for field in fields(record) if field.repr)
+    return f"{type(record).__name__}({parts})"
 
 
 def model_label(name: str) -> str:
-    """A model's name for headings: without the folders that lead to it; the hub's names, which have an owner, whole.
+    """A model's name for headings: a file without its folders, a name of the hub with its owner.
 
     >>> model_label("/models/smollm2.gguf"), model_label("models/small.gguf"), model_label("openai-community/gpt2")
     ('smollm2.gguf', 'small.gguf', 'openai-community/gpt2')
     """
-    path = Path(name)  # which leaves a last slash out
+    path = Path(name)  # drops a trailing slash
     hub = len(path.parts) <= 2 and path.suffix != ".gguf" and not name.startswith((".", "~", "/"))
     return str(path) if hub and not path.is_absolute() else path.name or name
 
@@ -41,17 +38,17 @@ def _short(value: Any) -> str:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if is_dataclass(value):
-        told = brief(value)
-        return told if len(told) <= _LONG else f"{kind}(...)"
+        text = brief(value)
+        return text if len(text) <= _LONG else f"{kind}(...)"
     if isinstance(value, Mapping | tuple | list | frozenset | set):
-        told = _items(value) if len(value) <= _FEW else ""
-        return told if 0 < len(told) <= _LONG else f"<{kind} of {len(value)}>"
-    told = repr(value)
-    return told if len(told) <= _LONG else told[: _LONG - 3] + "..."
+        text = _items(value) if len(value) <= _FEW else ""
+        return text if 0 < len(text) <= _LONG else f"<{kind} of {len(value)}>"
+    text = repr(value)
+    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
 
 
 def _items(value: Any) -> str:
-    """A small collection, each item short."""
+    """A small collection, with each item shortened."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {_short(item)}" for key, item in value.items()) + "}"
     inside = ", ".join(_short(item) for item in value)
@@ -60,7 +57,7 @@ def _items(value: Any) -> str:
     return f"[{inside}]" if isinstance(value, list) else f"{{{inside}}}"
 
 
-# How does a result become a table of another tool? A pandas DataFrame or, where pandas is not installed, records.
+# Tables: a pandas DataFrame or, where pandas is not installed, a list of records.
 
 Table = Any  # a pandas DataFrame, or a list of records
 
@@ -74,14 +71,14 @@ def as_dataframe(records: Sequence[dict[str, Any]]) -> Table:
     return pandas.DataFrame.from_records(records)
 
 
-# What is a head called? (9, 6) in Python, 9.6 in text: layer 9, head 6.
+# Names of heads: (9, 6) in Python, 9.6 in text, for layer 9, head 6.
 
 Head = tuple[int, int]  # layer, head
-_DIGITS = 19  # of a number that can be meant; Python refuses to read thousands of them
+_DIGITS = 19  # longer text names no head: Python refuses to convert thousands of digits
 
 
 def head_name(head: Head) -> str:
-    """A head as it is written everywhere.
+    """The name of a head in text.
 
     >>> head_name((9, 6))
     '9.6'
@@ -90,7 +87,7 @@ def head_name(head: Head) -> str:
 
 
 def head_named(text: str) -> Head | None:
-    """The head that a text such as 9.6 names; None: it names none.
+    """The head that a text such as 9.6 names, or None.
 
     >>> head_named("9.6"), head_named("9")
     ((9, 6), None)

@@ -1,8 +1,8 @@
-"""What does Keyhole keep on this machine? Folders that took long to make, by name, whole or not at all.
+"""The user's cache: folders that took long to compute, kept by name, complete or not at all.
 
-An entry is a folder of files and a manifest with their checksums. It is written aside and renamed, so that several
-processes may write at once; what is damaged is removed and made again; and where nothing can be kept (no home, a
-read-only or full disk) the work goes on without it. What happens is told to the logger `keyhole.cache`.
+An entry is a folder of files and a manifest with their checksums. It is written under another name and then renamed,
+so that several processes may write at once. A damaged entry is removed and computed again. Where nothing can be kept
+(no home, a read-only or full disk) the work goes on without a cache. Events go to the logger `keyhole.cache`.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from keyhole.files import user_cache
 from keyhole.strict import parse_json, read_text
 
 _MANIFEST = "keyhole.json"
-_ABANDONED = 24 * 3600.0  # seconds after which a draft belongs to a process that was stopped
+_ABANDONED = 24 * 3600.0  # seconds after which a draft counts as left over from a stopped process
 _log = logging.getLogger(__name__)
 
 
@@ -31,19 +31,19 @@ class Entry:
     """One folder of the cache."""
 
     path: Path
-    title: str  # what it was made of
-    about: Mapping[str, Any]  # what else is to be remembered
+    title: str  # what it was computed from
+    about: Mapping[str, Any]  # anything else that the writer wants back
     size: int  # bytes
-    made: float  # seconds since 1970
+    created: float  # seconds since 1970
 
     @property
     def name(self) -> str:
-        """What it is called in the cache: a digest of everything that its content depends on."""
+        """Its name in the cache: a digest of everything that its content depends on."""
         return self.path.name
 
 
 def key_of(**parts: str) -> str:
-    """A name for what these parts determine.
+    """The name of an entry that depends on these parts.
 
     >>> key_of(content="ab", dtype="float32") == key_of(dtype="float32", content="ab") != key_of(content="ab")
     True
@@ -58,31 +58,31 @@ def digest(path: Path) -> str:
 
 
 def entries() -> tuple[Entry, ...]:
-    """All that is kept, the latest first."""
+    """All entries, the latest first."""
     root = user_cache()
-    found = [] if root is None or not root.is_dir() else [_entry(path) for path in root.iterdir() if _is_entry(path)]
-    return tuple(sorted(found, key=lambda entry: -entry.made))
+    kept = [] if root is None or not root.is_dir() else [_entry(path) for path in root.iterdir() if _is_entry(path)]
+    return tuple(sorted(kept, key=lambda entry: -entry.created))
 
 
 def find(name: str) -> Entry | None:
-    """The entry of this name if it is there, every file as it was written; a damaged one is removed."""
+    """The entry of this name, if it exists and its checksums match; a damaged entry is removed."""
     root = user_cache()
     if root is None or not (root / name).is_dir():
         return None
     try:
-        told = parse_json(read_text(root / name / _MANIFEST))
-        if all(digest(root / name / file) == checksum for file, checksum in told["files"].items()):
+        manifest = parse_json(read_text(root / name / _MANIFEST))
+        if all(digest(root / name / file) == checksum for file, checksum in manifest["files"].items()):
             return _entry(root / name)
-        reason = "its checksums do not fit"
+        reason = "its checksums do not match"
     except (KeyholeError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error)
-    _log.info("the cached %s is damaged (%s): it is made again", name, reason)
+    _log.info("the cached %s is damaged (%s): it is computed again", name, reason)
     remove(root / name)
     return None
 
 
 def keep(name: str, title: str, about: Mapping[str, Any], *, size: int, write: Callable[[Path], None]) -> None:
-    """Keep what `write` puts into a folder, about `size` bytes; what goes wrong is told, and is no error."""
+    """Keep what `write` puts into a folder, about `size` bytes; a failure is logged and not raised."""
     root = user_cache()
     if root is None:
         return
@@ -92,29 +92,31 @@ def keep(name: str, title: str, about: Mapping[str, Any], *, size: int, write: C
         if shutil.disk_usage(root).free < 2 * size:
             raise OSError(f"the disk has less than {readable(2 * size)} left")
         _write(root / name, title, about, write)
-    except Exception as error:  # OSError and whatever libraries make of it: the work itself is done
+    except Exception as error:  # OSError, and what libraries raise instead: the computation itself has succeeded
         _log.info("%s is not kept in %s (%s): next time it will take as long", title, root, error)
     else:
         _log.info("kept %s, %s, in %s; keyhole cache lists it", title, readable(_size(root / name)), root)
 
 
 def clear(wanted: str | None = None) -> tuple[Entry, ...]:
-    """Remove the entries whose name begins so or whose title is this, or all of them; returns what was removed."""
-    found = [
-        one for one in entries() if wanted is None or one.title == wanted or (wanted and one.name.startswith(wanted))
+    """Remove the entries whose name begins with `wanted` or whose title equals it (None: all); returns these."""
+    removed = [
+        entry
+        for entry in entries()
+        if wanted is None or entry.title == wanted or (wanted and entry.name.startswith(wanted))
     ]
-    if wanted is not None and not found:
-        raise KeyholeError(f"the cache has no {wanted!r}: `keyhole cache` lists what there is.")
-    for entry in found:
+    if wanted is not None and not removed:
+        raise KeyholeError(f"the cache has no {wanted!r}: `keyhole cache` lists its entries.")
+    for entry in removed:
         remove(entry.path)
     root = user_cache()
     if wanted is None and root is not None and root.is_dir():
         _sweep(root, older=0.0)
-    return tuple(found)
+    return tuple(removed)
 
 
 def remove(path: Path) -> None:
-    """Remove an entry; renamed first, so that nobody finds half of it."""
+    """Remove an entry; it is renamed first, so that no process sees half of it."""
     aside = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         path.rename(aside)
@@ -125,7 +127,7 @@ def remove(path: Path) -> None:
 
 
 def readable(size: int) -> str:
-    """Bytes for people.
+    """A number of bytes in MB or GB.
 
     >>> readable(718_000), readable(539_000_000), readable(6_170_000_000)
     ('0.7 MB', '539 MB', '6.2 GB')
@@ -141,8 +143,8 @@ def _write(path: Path, title: str, about: Mapping[str, Any], write: Callable[[Pa
     try:
         write(draft)
         sums = {file.relative_to(draft).as_posix(): digest(file) for file in sorted(draft.rglob("*")) if file.is_file()}
-        told = {"title": title, "about": dict(about), "made": time.time(), "files": sums}
-        (draft / _MANIFEST).write_text(json.dumps(told, indent=1), encoding="utf-8")
+        manifest = {"title": title, "about": dict(about), "made": time.time(), "files": sums}
+        (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for file in (*sums, _MANIFEST):
             (draft / file).chmod((draft / _MANIFEST).stat().st_mode)  # the user's umask: libraries write some as 0600
             with (draft / file).open("rb") as written:
@@ -150,17 +152,17 @@ def _write(path: Path, title: str, about: Mapping[str, Any], write: Callable[[Pa
         try:
             draft.rename(path)
         except OSError:
-            if not path.is_dir():  # else another process was faster, with the same content
+            if not path.is_dir():  # otherwise another process was faster and wrote the same content
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def _entry(path: Path) -> Entry:
-    """What the manifest says; an entry whose manifest cannot be read is listed too, so that it can be cleared."""
+    """An entry by its manifest; one whose manifest cannot be read is listed as damaged, so that it can be cleared."""
     try:
-        told = parse_json(read_text(path / _MANIFEST))
-        return Entry(path, str(told["title"]), dict(told["about"]), _size(path), float(told["made"]))
+        manifest = parse_json(read_text(path / _MANIFEST))
+        return Entry(path, str(manifest["title"]), dict(manifest["about"]), _size(path), float(manifest["made"]))
     except (KeyholeError, OSError, ValueError, KeyError, TypeError):
         return Entry(path, "damaged", {}, _size(path), 0.0)
 
@@ -174,7 +176,7 @@ def _size(path: Path) -> int:
 
 
 def _sweep(root: Path, older: float = _ABANDONED) -> None:
-    """Remove drafts of processes that were stopped."""
+    """Remove drafts that stopped processes left over."""
     for draft in root.glob(".*.part"):
         if time.time() - draft.stat().st_mtime >= older:
             shutil.rmtree(draft, ignore_errors=True)

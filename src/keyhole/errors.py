@@ -1,26 +1,26 @@
-"""The one exception users meet, and what it is called where a caller may want to go on."""
+"""The exception of the library, with subclasses for cases that callers may want to handle."""
 
 from typing import Any, get_args
 
 
 class KeyholeError(Exception):
-    """Something the user asked for cannot be done; the message says what, why, and what to do instead."""
+    """A request that cannot be fulfilled: the message says what is wrong, why, and what to do instead."""
 
 
 class NothingToTraceError(KeyholeError):
-    """No circuit is there to trace: the model does not favour this answer, or no firing to begin with fires."""
+    """There is no circuit to trace: the model does not favour this answer, or none of the given heads fires."""
 
 
 class MissingModelError(KeyholeError):
-    """Weights that are neither here nor to be had: the hub is out of reach, or does not know or show them."""
+    """Weights that are not on this machine and cannot be downloaded."""
 
 
 class UnwritableError(KeyholeError):
-    """A file cannot be written there."""
+    """A file or folder that cannot be written."""
 
 
 def require_choice(name: str, value: object, choices: Any) -> None:
-    """Refuse a value that is none of a Literal's, and say which there are.
+    """Refuse a value that is not among those of a Literal.
 
     >>> from typing import Literal
     >>> require_choice("side", "left", Literal["dest", "src"])

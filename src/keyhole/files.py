@@ -1,7 +1,7 @@
-"""How are files written, so that a stop leaves the old one or the new one, and never half of one?
+"""Writing files so that an interruption leaves the old one or the new one, and never half of one.
 
-Places are asked for before long work (`require_file`, `require_folder`, `writable_folder`): what cannot be written is
-refused while nothing is lost by it.
+Paths are checked before long work (`require_file`, `require_folder`, `writable_folder`), so that one which cannot be
+written is refused while no result is lost.
 """
 
 import errno
@@ -24,12 +24,12 @@ _NOT_XML = re.compile("[^\\t\\n\\r -\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010fff
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write aside, flush to disk, rename; what goes wrong (an OSError, a stop) leaves the path as it was.
+    """Write a draft, flush it to disk, rename it; a failure (an OSError, an interruption) leaves the path as it was.
 
-    The draft's name is nobody else's, so writers may overtake each other but never mix. It is opened as any new file
-    is, hence with the user's umask.
+    Drafts have random names, so that several writers do not mix their content. They are opened like any new file, hence
+    with the user's umask.
     """
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # so that a link stays a link
     draft = _draft(path.parent)
     try:
         with draft.open("xb") as out:
@@ -42,8 +42,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that a file that was renamed into it is there after a power cut, too."""
-    if os.name == "nt":  # where folders cannot be opened, and renames are the file system's own affair
+    """Flush a folder to disk, so that a file renamed into it survives a power failure."""
+    if os.name == "nt":  # folders cannot be opened there
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -53,7 +53,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_at_once(path: Path | str, content: str | bytes) -> None:
-    """A file that appears whole or not at all; text is written as UTF-8."""
+    """Write a file completely or not at all; text is written as UTF-8."""
     path = Path(path)
     _require_name(path)
     if not is_folder(path.parent):
@@ -71,7 +71,7 @@ def json_text(record: dict[str, Any]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same for JSON, which has neither NaN nor infinity: null stands for them."""
+    """A value for JSON, which has neither NaN nor infinity: None stands for them."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -80,22 +80,22 @@ def finite(value: Any) -> Any:
 
 
 def is_file(path: Path | str) -> bool:
-    """Is there a file? A name that no file can have (300 characters, a NUL) is that of none."""
-    return os.path.isfile(path)  # where pathlib raises, for some names and some versions of Python
+    """Does this file exist? False, too, for names that no file can have (300 characters, a NUL)."""
+    return os.path.isfile(path)  # pathlib raises for some names in some versions of Python
 
 
 def is_folder(path: Path | str) -> bool:
-    """The same for a folder."""
+    """Does this folder exist?"""
     return os.path.isdir(path)
 
 
 def user_path(path: Path | str) -> Path:
-    """A path with its ~ as the user's home; ~nobody, who has none, is a name like any other."""
+    """A path with ~ replaced by the user's home; ~name of an unknown user is left as it is."""
     return Path(os.path.expanduser(path))
 
 
 def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
-    """The path, if a file can be written there; where its suffix decides the format (capitals or not), one of these."""
+    """The path, if a file can be written there and its suffix is one of these, in capitals or not."""
     path = Path(path)
     _require_name(path)
     if is_folder(path):
@@ -109,7 +109,7 @@ def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def require_folder(path: Path | str) -> Path:
-    """The folder, made if need be; refused before long work rather than after it."""
+    """The folder, created if needed; refused now if files cannot be written into it."""
     folder = Path(path)
     _require_name(folder)
     try:
@@ -123,18 +123,18 @@ def require_folder(path: Path | str) -> Path:
 
 
 def writable_folder(path: Path | str) -> Path:
-    """The folder, not made yet if there is none: refused before long work where it could not be made after it."""
+    """The folder, which is not created yet: refused now if it could not be created later."""
     folder = Path(path)
     _require_name(folder)
-    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
-    if not is_folder(there):
-        raise UnwritableError(f"{there} is a file, where a folder is needed: give another name.")
-    _require_room(there)
+    existing = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not is_folder(existing):
+        raise UnwritableError(f"{existing} is a file, where a folder is needed: give another name.")
+    _require_room(existing)
     return folder
 
 
 def user_cache() -> Path | None:
-    """The user's folder for what can be made again; None if there is none, or if KEYHOLE_CACHE is set to nothing."""
+    """The user's cache folder; None if there is no home, or if KEYHOLE_CACHE is empty."""
     given = os.environ.get("KEYHOLE_CACHE")
     try:
         if given is not None:
@@ -145,13 +145,13 @@ def user_cache() -> Path | None:
             base = Path.home() / "Library" / "Caches"
         else:
             base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # the user has no home
         return None
     return base / "keyhole"
 
 
 def xml_text(text: str) -> str:
-    r"""Text that XML can hold: tokens may be any bytes, and some make a file that nobody reads.
+    r"""Text without the characters that XML cannot hold: tokens may be any bytes, and a file with such is unreadable.
 
     >>> xml_text("bell \x07, tab \t") == "bell \ufffd, tab \t"
     True
@@ -160,7 +160,7 @@ def xml_text(text: str) -> str:
 
 
 def _require_name(path: Path) -> None:
-    """Refuse what no file system takes for a name, before it is looked at."""
+    """Refuse a name that no file system accepts."""
     try:
         path.lstat()
     except ValueError as error:  # a NUL, or half of a character
@@ -178,7 +178,7 @@ def _no_folder(path: Path) -> str:
 
 
 def _require_room(folder: Path) -> None:
-    """Whether a file can be made in a folder is known by making one: its rights do not tell of a read-only disk."""
+    """Try to create a file: permissions alone do not show whether the disk is read-only."""
     draft = _draft(folder)
     try:
         draft.touch(exist_ok=False)
@@ -188,5 +188,5 @@ def _require_room(folder: Path) -> None:
 
 
 def _draft(folder: Path) -> Path:
-    """A name that is nobody else's."""
+    """A name that no other process uses."""
     return folder / f".{secrets.token_hex(8)}.part"

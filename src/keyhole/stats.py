@@ -1,4 +1,4 @@
-"""How do a few seeds differ, and how likely is chance? Means, shares and ranges with intervals; exact tests."""
+"""Means, shares and ranges with intervals; exact tests; corrections for many tests."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class Interval(NamedTuple):
-    """A mean (or another number), and where it lies with 95 %: NaN where that cannot be said.
+    """A mean or another estimate with its 95 % interval, which is NaN where it is not known.
 
     >>> print(Interval(0.5, 0.25, 0.75), Interval(2.0, math.nan, math.nan))
     0.500 [0.250, 0.750] 2.000
@@ -19,18 +19,18 @@ class Interval(NamedTuple):
 
     @classmethod
     def over(cls, values: Iterable[float]) -> "Interval":
-        """Of independent observations; unknown of none."""
+        """The mean of independent observations with its interval; without observations, unknown."""
         observed = list(values)
         return interval(observed) if observed else UNKNOWN
 
     @classmethod
     def of(cls, spread: "Spread") -> "Interval":
-        """Of what a study has counted."""
+        """The mean and interval of a study's record."""
         return cls(spread.mean, spread.low, spread.high)
 
     @property
     def beyond_doubt(self) -> bool:
-        """Does it exclude 0?"""
+        """Does the interval exclude 0?"""
         return self.low * self.high > 0
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
 class Spread(Protocol):
-    """A mean with its interval, whatever else was counted."""
+    """Any record with a mean and its interval."""
 
     @property
     def mean(self) -> float:
@@ -74,7 +74,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Median and its 95 % interval, between two of the values, whatever they are drawn from; fewer than 6 have none.
+    """Median and its 95 % interval, between two of the values, for any distribution; fewer than 6 values have none.
 
     >>> print(median_interval([5.0, 1.0, 2.0, 3.0, 4.0, 100.0, 6.0]))
     4.000 [1.000, 100.000]
@@ -83,7 +83,7 @@ def median_interval(values: Sequence[float]) -> Interval:
 
     ordered, n = sorted(values), len(values)
     middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    rank = sum(float(bdtr(k, n, 0.5)) <= 0.025 for k in range(n // 2))  # how many may be left out on each side
+    rank = sum(float(bdtr(k, n, 0.5)) <= 0.025 for k in range(n // 2))  # values that lie outside on each side
     low, high = (ordered[rank - 1], ordered[n - rank]) if rank else (math.nan, math.nan)
     return Interval(middle, low, high)
 
@@ -99,18 +99,18 @@ def difference(mine: Sequence[float], its: Sequence[float]) -> Interval:
     from scipy.special import stdtrit
 
     parts = [statistics.variance(values) / len(values) for values in (mine, its)]
-    found, error = statistics.mean(mine) - statistics.mean(its), math.sqrt(sum(parts))
+    shift, error = statistics.mean(mine) - statistics.mean(its), math.sqrt(sum(parts))
     if not error:
-        return Interval(found, found, found)
+        return Interval(shift, shift, shift)
     freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (mine, its), strict=True))
     half = float(stdtrit(freedom, 0.975)) * error
-    return Interval(found, found - half, found + half)
+    return Interval(shift, shift - half, shift + half)
 
 
-def told(values: Sequence[float], digits: int = 3) -> str:
-    """A mean with the smallest and largest value: of three seeds, a range says more than an interval.
+def with_range(values: Sequence[float], digits: int = 3) -> str:
+    """A mean with the smallest and the largest value: of three seeds, a range says more than an interval.
 
-    >>> told([0.5, 0.7]), told([0.25])
+    >>> with_range([0.5, 0.7]), with_range([0.25])
     ('0.600 [0.500, 0.700]', '0.250')
     """
     mean = f"{sum(values) / len(values):.{digits}f}"
@@ -118,7 +118,7 @@ def told(values: Sequence[float], digits: int = 3) -> str:
 
 
 def with_interval(values: Sequence[float], digits: int = 3, least: float = -math.inf, most: float = math.inf) -> str:
-    """A mean with its 95 % interval, cut at what is possible.
+    """A mean with its 95 % interval, clipped to the range from `least` to `most`.
 
     >>> with_interval([0.0, 0.2, 0.1], 2, least=0.0)
     '0.10 [0.00, 0.35]'
@@ -128,7 +128,7 @@ def with_interval(values: Sequence[float], digits: int = 3, least: float = -math
 
 
 def as_text(value: tuple[float, float, float], digits: int = 3) -> str:
-    """A mean with its interval, where it has one.
+    """A mean with its interval, if that is known.
 
     >>> as_text(Interval(0.5, 0.25, 0.75)), as_text(interval([2.0]), 1)
     ('0.500 [0.250, 0.750]', '2.0')
@@ -138,7 +138,7 @@ def as_text(value: tuple[float, float, float], digits: int = 3) -> str:
 
 
 def cell_text(cell: str | float | int | None, missing: str = "-") -> str:
-    """A cell of a table: a number to three digits; what is not known is a dash.
+    """A cell of a table: numbers to three digits, `missing` for None and NaN.
 
     >>> [cell_text(cell) for cell in (0.12345, 3000, None, math.nan, "<bos>")]
     ['0.123', '3,000', '-', '-', '<bos>']
@@ -151,7 +151,7 @@ def cell_text(cell: str | float | int | None, missing: str = "-") -> str:
 
 
 def wilson(right: int, of: int) -> Interval:
-    """A share with Wilson's 95 % interval; of nothing, anything is possible.
+    """A share with Wilson's 95 % interval, which is 0 to 1 where `of` is 0.
 
     >>> print(wilson(10, 10), wilson(0, 0))
     1.000 [0.722, 1.000] 0.000 [0.000, 1.000]
@@ -160,12 +160,12 @@ def wilson(right: int, of: int) -> Interval:
         return Interval(0.0, 0.0, 1.0)
     from scipy.stats import binomtest
 
-    found = binomtest(right, of).proportion_ci(confidence_level=0.95, method="wilson")
-    return Interval(right / of, float(found.low), float(found.high))
+    bounds = binomtest(right, of).proportion_ci(confidence_level=0.95, method="wilson")
+    return Interval(right / of, float(bounds.low), float(bounds.high))
 
 
 def fisher(some: int, of: int, others: int, of_others: int) -> float:
-    """Fisher's exact test, one-sided: how often would chance put so many of all into the first group?
+    """Fisher's exact test, one-sided: the probability that the first group has so many hits, or more, by chance.
 
     >>> fisher(10, 10, 0, 10) == 1 / 184756, fisher(0, 10, 3, 10)
     (True, 1.0)
@@ -176,7 +176,7 @@ def fisher(some: int, of: int, others: int, of_others: int) -> float:
 
 
 def at_least(some: int, of: int, chance: float) -> float:
-    """How often would chance alone reach so many of these?
+    """The probability of so many hits or more, if each has the probability `chance`.
 
     >>> at_least(2, 2, 0.2), at_least(0, 3, 0.2)
     (0.04000000000000001, 1.0)
@@ -185,7 +185,7 @@ def at_least(some: int, of: int, chance: float) -> float:
 
 
 def benjamini_hochberg(values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, in their order: those up to 5 % have a false discovery rate of 5 %.
+    """Corrected p-values, in the same order: those up to 5 % have a false discovery rate of 5 %.
 
     >>> [round(p, 3) for p in benjamini_hochberg([0.01, 0.5, 0.02])]
     [0.03, 0.5, 0.03]

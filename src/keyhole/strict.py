@@ -1,4 +1,4 @@
-"""Is it what it should be? Files read strictly, by the types of records: what is not validated is not accepted."""
+"""Strict reading of files: values are checked against the types of the records that they become."""
 
 import json
 import re
@@ -31,18 +31,18 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_text(path: Path | str) -> str:
-    """The text of a file, or why it cannot be read."""
+    """The text of a file, which is refused if it cannot be read as UTF-8."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise KeyholeError(f"there is no file {shortened(str(path))}.") from error
-    except (OSError, ValueError) as error:  # the latter of bytes that are no text, and of a path with a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: bytes that are not UTF-8, or a path with a NUL
         reason = getattr(error, "strerror", None) or error
         raise KeyholeError(f"cannot read {shortened(str(path))} as text: {reason}.") from error
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """A text for a message: what is long is cut in the middle, so that its beginning and end are seen.
+    """A text for a message, at most `most` characters: a long one is cut in the middle.
 
     >>> shortened("a" * 500, 20)
     'aaaaaaaa ... aaaaaaa'
@@ -52,19 +52,19 @@ def shortened(text: str, most: int = 200) -> str:
 
 
 def quoted(value: Any, most: int = 80) -> str:
-    """A value of a file for a message, as Python writes it, shortened.
+    """A value for a message, as Python writes it, shortened.
 
     >>> quoted("Mary"), quoted([1, 2])
     ("'Mary'", '[1, 2]')
     """
     try:
         return shortened(repr(value), most)
-    except ValueError:  # Python writes out no whole number of thousands of digits
+    except ValueError:  # Python refuses to write integers of thousands of digits
         return f"a {type(value).__name__} with a number of thousands of digits"
 
 
 def printable(text: str) -> str:
-    r"""A text without control characters, which terminals obey and some files cannot hold: U+FFFD stands for each.
+    r"""A text with U+FFFD for control characters, which terminals obey and some files cannot hold.
 
     >>> printable("a\x1b[2J") == "a\ufffd[2J"
     True
@@ -73,12 +73,12 @@ def printable(text: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON document; NaN and infinity are none of JSON's numbers, and half a character is none of a text's."""
+    """Parse a JSON document; NaN, infinity and unpaired surrogates are refused."""
     try:
-        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        if _HALF.search(text):  # the other half may stand beside it
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        if _HALF.search(text):  # unless the other half stands beside it
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except UnicodeEncodeError as error:
         raise KeyholeError(f"it has half of a character ({error.object[error.start]!a}): write it as UTF-8.") from error
     except (ValueError, RecursionError) as error:
@@ -86,34 +86,36 @@ def parse_json(text: str) -> Any:
 
 
 def require(condition: bool, reason: str) -> None:
-    """Go on only if this holds; a reason may quote the file, which is shortened."""
+    """Raise a KeyholeError with this reason, shortened, unless the condition holds."""
     if not condition:
         raise KeyholeError(shortened(reason, _LONGEST))
 
 
-def require_fields(record: Any, names: Collection[str], what: str) -> None:
-    """Is it an object with exactly these fields?"""
-    if not (isinstance(record, dict) and record.keys() == set(names)):  # told only then: files have many records
-        raise KeyholeError(f"{what} should have exactly {', '.join(sorted(names))}.")
+def require_fields(record: Any, names: Collection[str], title: str) -> None:
+    """Refuse a value that is not an object with exactly these fields; `title` names it in the error."""
+    if not (
+        isinstance(record, dict) and record.keys() == set(names)
+    ):  # the message is built only on failure: files have many records
+        raise KeyholeError(f"{title} should have exactly {', '.join(sorted(names))}.")
 
 
 def is_whole(value: Any) -> bool:
-    """Is it a whole number? True and False count nothing."""
+    """Is it an integer, and not True or False?"""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_index(value: Any, below: int | None = None) -> bool:
-    """Can it number something, of which there may be so many?"""
+    """Is it an index, from 0 to below `below`?"""
     return is_whole(value) and value >= 0 and (below is None or value < below)
 
 
 def is_number(value: Any) -> bool:
-    """Is it a finite number, of a size that a float can have?"""
+    """Is it a number that a float can hold, and not NaN or infinite?"""
     return (is_whole(value) or isinstance(value, float)) and abs(value) <= sys.float_info.max  # NaN is not
 
 
 def is_list(values: Any, kind: type) -> bool:
-    """Is it a list of these alone?"""
+    """Is it a list of values of this type?"""
     return isinstance(values, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
 
 
@@ -122,22 +124,22 @@ def _refuse(name: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """A number with a fraction or an exponent; 1e400 would be read as infinity."""
+    """Convert a number with a fraction or an exponent; 1e400, which Python reads as infinity, is refused."""
     value = float(text)
     if not isfinite(value):
         raise ValueError(f"{shortened(text, 40)} is larger than any number that is kept")
     return value
 
 
-# Is a value of a file what a type says? Read by the type itself: records, lists, choices, numbers.
+# Values read by a type: records, lists, choices, numbers.
 
-Index = Annotated[int, "from 0"]  # numbers something, of which there may be so many
+Index = Annotated[int, "from 0"]  # an integer that is not negative
 Reader = Callable[[Any], Any]
 _NOT = {str: "is no text", int: "is no whole number", bool: "is neither true nor false"}
 
 
 class _MisfitError(Exception):
-    """A value that is not of its type: why, and where, which is filled in from the inside out."""
+    """A value that is not of its type: the reason, and the path to it, which grows from the inside out."""
 
     def __init__(self, value: Any, why: str, at: str = "") -> None:
         self.value, self.why, self.at = value, why, at
@@ -147,10 +149,10 @@ class _MisfitError(Exception):
 
 
 def read(kind: type[T], value: Any, where: str = "") -> T:
-    """A value of a JSON document as this type has it; or which part of it is no such thing, and why.
+    """Convert a value of a JSON document to a type; the error says which part does not fit, and why.
 
-    Dataclasses and typed dictionaries have exactly their fields; lists become tuples, and numbers floats where these
-    are asked for.
+    Objects become dataclasses or typed dictionaries and must have exactly their fields; lists become tuples, and
+    integers floats where the type is float. `where` names the value in errors.
 
     >>> read(tuple[int, ...], [1, 2])
     (1, 2)
@@ -160,15 +162,15 @@ def read(kind: type[T], value: Any, where: str = "") -> T:
     """
     hint: Any = kind
     try:
-        found: T = _reader(hint)(value)
-        return found
+        result: T = _reader(hint)(value)
+        return result
     except _MisfitError as misfit:
         place = (where + misfit.at).removeprefix(".") or "it"
         raise KeyholeError(shortened(f"{place} is {quoted(misfit.value, 60)}, which {misfit.why}.", _LONGEST)) from None
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Is this plain value of that type? Numbers may be written without a fraction."""
+    """Does a plain value fit a type? Integers fit float."""
     try:
         _reader(hint)(value)
     except _MisfitError:
@@ -177,13 +179,13 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def frozen(value: Any) -> Any:
-    """Lists as the tuples that records have."""
+    """Lists, at any depth, as tuples."""
     return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """How a value of this type is read; made once, for files have many records."""
+    """The function that reads values of this type; cached, because files have many records."""
     origin, inside = get_origin(hint), get_args(hint)
     if hint is Any:
         return lambda value: value
@@ -196,15 +198,15 @@ def _reader(hint: Any) -> Reader:
     if is_dataclass(hint) or is_typeddict(hint):
         return _record(hint)
     if origin in (Union, UnionType):
-        return _any_of([_reader(one) for one in inside if one is not NoneType], none=NoneType in inside)
+        return _any_of([_reader(option) for option in inside if option is not NoneType], none=NoneType in inside)
     if origin is Literal:
         return _if(
-            lambda value: any(value == one and type(value) is type(one) for one in inside),
+            lambda value: any(value == word and type(value) is type(word) for word in inside),
             f"is none of {', '.join(map(str, inside))}",
         )
     if origin in (tuple, list, Sequence, Collection):
         every = origin is not tuple or inside[1:] == (...,)
-        return _list([_reader(one) for one in inside[: 1 if every else None]], every=every)
+        return _list([_reader(kind) for kind in inside[: 1 if every else None]], every=every)
     if origin in (Mapping, dict):
         return _object(_reader(inside[1]))
     good = lambda value: isinstance(value, hint) and isinstance(value, bool) == (hint is bool)  # noqa: E731
@@ -227,7 +229,7 @@ def _number(value: Any) -> float:
 
 
 def _any_of(readers: Sequence[Reader], *, none: bool) -> Reader:
-    """The first that it fits; else why it fits none, or what is wrong inside of it."""
+    """Read by the first reader that fits; the error names a part inside the value, if a reader got that far."""
 
     def read_it(value: Any) -> Any:
         if none and value is None:
@@ -245,18 +247,18 @@ def _any_of(readers: Sequence[Reader], *, none: bool) -> Reader:
 
 
 def _list(readers: Sequence[Reader], *, every: bool) -> Reader:
-    """A tuple of what each reads, or of any number of things that the only one reads."""
+    """Read a tuple, with a reader per item or, with `every`, the same one for all."""
 
     def read_it(value: Any) -> Any:
         if not (isinstance(value, list | tuple) and (every or len(value) == len(readers))):
             raise _MisfitError(value, "is no list" if every else f"is no list of {len(readers)}")
-        found = []
+        items = []
         for number, item in enumerate(value):
             try:
-                found.append(readers[0 if every else number](item))
+                items.append(readers[0 if every else number](item))
             except _MisfitError as misfit:
                 raise misfit.within(f"[{number}]") from None
-        return tuple(found)
+        return tuple(items)
 
     return read_it
 
@@ -271,25 +273,25 @@ def _object(reader: Reader) -> Reader:
 
 
 def _record(kind: Any) -> Reader:
-    """A dataclass out of an object with exactly its fields; or a typed dictionary, which may leave some out."""
+    """Read an object as a dataclass, with exactly its fields, or as a typed dictionary, which may leave some out."""
     hints, typed = get_type_hints(kind, include_extras=True), is_typeddict(kind)
-    readers = {name: _reader(hints[name]) for name in (hints if typed else [one.name for one in fields(kind)])}
+    readers = {name: _reader(hints[name]) for name in (hints if typed else [field.name for field in fields(kind)])}
     may = kind.__optional_keys__ if typed else frozenset()
 
     def read_it(value: Any) -> Any:
         if not (isinstance(value, dict) and (value.keys() == readers.keys() or value.keys() | may == readers.keys())):
             raise _MisfitError(value, f"should have exactly the keys {', '.join(sorted(readers))}")
-        found = _fields(value, readers)
-        return found if typed else kind(**found)
+        values = _fields(value, readers)
+        return values if typed else kind(**values)
 
     return read_it
 
 
 def _fields(value: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name, item in value.items():
         try:
-            found[name] = readers[name](item)
+            values[name] = readers[name](item)
         except _MisfitError as misfit:
             raise misfit.within(f".{name}") from None
-    return found
+    return values

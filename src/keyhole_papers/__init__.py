@@ -38,18 +38,22 @@ class Running:
     """How items are run: the choices that are options of the command, which must not load torch for its help."""
 
     model: str | None = option(
-        None, "Hub name, model folder or .gguf file. Without it: the built-in organism.", names=("--model", "-m")
+        None, "Hub name, model folder or .gguf file. Default: the built-in organism.", names=("--model", "-m")
     )
     dtype: Dtype = option("float32", DTYPE)
     device: str | None = option(
-        None, "Where models are read and singular-vector toys trained, for example cuda. Payload heads stay on the CPU."
+        None,
+        "Device of models and of trained singular-vector toys, such as cuda; payload heads stay on the CPU. "
+        "Default: the CPU.",
     )
     revisions: str | None = option(
-        None, "Checkpoints of --model for items about training: step1000,step8000, or all that are published."
+        None,
+        "Checkpoints of --model for items about training, such as step1000,step8000, or all. Default: those of the "
+        "item.",
     )
     as_printed: bool = option(
         False,
-        "Settings as the paper prints them, where the usual ones depart; items of cc may then take hours.",
+        "Take settings as the paper prints them, where the usual ones depart; items of cc may take hours.",
     )
     seed: int = option(0, "The first of the seeds.")
-    quick: bool = option(False, "Seconds per item, to see that it runs; no verdict.")
+    quick: bool = option(False, "Take seconds per item, to see that it runs; without a verdict.")

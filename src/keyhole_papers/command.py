@@ -18,21 +18,31 @@ if TYPE_CHECKING:
     from keyhole_papers.experiment import Choices
     from keyhole_papers.results import Result
 
-_MERGE = "Folder of results measured elsewhere: taken over first, the later of two. Can be given several times."
-_MARKDOWN = "Write a Markdown table there too. Its results are kept beside it, as .json, and joined with those there."
+_MERGE = (
+    "Folder of results measured elsewhere, which are taken over first, the later of two; repeatable. Default: none."
+)
+_MARKDOWN = (
+    "File to write a Markdown table to, with its results beside it as .json, joined with those there. Default: none."
+)
 
 
 @from_records()
 def reproduce(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Published items such as cc-fig4, or all.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="Published items such as cc-fig4, or all. Default: none, unless --paper or --all names them.",
+            show_default=False,
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every item; the same as naming all.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Show the items instead of running them.")] = False,
-    paper: Annotated[Paper | None, typer.Option(help="Only what one paper, or the talk, published.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Run every item; the same as naming all.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the items instead of running them.")] = False,
+    paper: Annotated[
+        Paper | None, typer.Option(help="Take only items of this paper, or of the talk. Default: of all.")
+    ] = None,
     *,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of results. Default: reproduction, or reproduction-quick.")
+        Path | None, typer.Option(help="Folder of results. Default: reproduction; with --quick, reproduction-quick.")
     ] = None,
     how: Running,
     explainer: namers.ExplainerOption = "statistics",
@@ -42,8 +52,10 @@ def reproduce(
     llm_key: namers.LlmKeyOption = None,
     llm_per_minute: namers.PerMinuteOption = None,
     yes: namers.YesOption = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run what is finished again, training included.")] = False,
-    jobs: Annotated[int, typer.Option(help="Items measured at the same time, a process of one thread each.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished items again, training included.")] = False,
+    jobs: Annotated[
+        int, typer.Option(help="How many items are measured at the same time, in a process of one thread each.")
+    ] = 1,
     merge: Annotated[list[Path] | None, typer.Option(help=_MERGE, show_default=False)] = None,
     markdown: Annotated[Path | None, typer.Option(help=_MARKDOWN)] = None,
 ) -> None:
@@ -65,15 +77,7 @@ def reproduce(
 
         keyhole reproduce cc-fig9 --model meta-llama/Llama-3.1-8B-Instruct --dtype bfloat16 --device cuda
 
-        keyhole reproduce cc-fig2 --as-printed
-
-        keyhole reproduce svf-fig6b --model EleutherAI/pythia-160m --revisions all
-
         keyhole reproduce talk-19 --explainer llm --judge llm --llm http://localhost:8000/v1 --llm-model qwen --yes
-
-        keyhole reproduce all --jobs 16
-
-        keyhole reproduce --merge elsewhere --markdown docs/reproduction.md
     """
     from keyhole.naming.naming import Namers
     from keyhole_papers.catalogue import resolve

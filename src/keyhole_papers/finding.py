@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from keyhole.errors import KeyholeError, MissingModelError
-from keyhole.stats import Interval, as_text, interval, told, wilson
+from keyhole.stats import Interval, as_text, interval, wilson, with_range
 from keyhole_papers.results import Numbers, Verdict
 
 NOT_MEASURED = "not measured"
@@ -139,7 +139,7 @@ class Finding:
         known = [number for number in value if not math.isnan(number)]
         if all(isinstance(number, int) for number in known):
             return ", ".join(map(str, known)) or NOT_MEASURED
-        return as_text(interval(known), self.digits) if self.spread else told(known, self.digits)
+        return as_text(interval(known), self.digits) if self.spread else with_range(known, self.digits)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from keyhole.circuits.records import Measured, NodeKind, Parameters, Removal, SideName, Signal, Writer
+from keyhole.circuits.columns import Columns, Edges, Firings, Mlps, Nodes
+from keyhole.circuits.graph import Edge as Edge
+from keyhole.circuits.graph import EdgeSide as EdgeSide
+from keyhole.circuits.graph import Node as Node
+from keyhole.circuits.graph import Traced as Traced
+from keyhole.circuits.graph import TracedMlp as TracedMlp
+from keyhole.circuits.records import Measured, Parameters, Signal
 from keyhole.errors import KeyholeError
-from keyhole.strict import Index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,86 +36,14 @@ if TYPE_CHECKING:
     from keyhole.web.notebook import Page, Widget
 
 SCHEMA = 3  # of circuits that were measured, or suffice; others are written as 1 (of heads) or 2 (through MLPs)
-EdgeSide = Literal[SideName, "target", "mlp", "value"]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A writer at a token, a head moving from src to dest, or the target.
-
-    All but heads have dest = src, and all but heads and their offsets head None; the target has layer None.
-    """
-
-    kind: NodeKind  # of writer, or the target
-    layer: int | None  # from 0
-    head: int | None  # None for all but heads and their offsets
-    dest: int  # token that is written to
-    src: int  # token that a head reads
-
-    @classmethod
-    def of(cls, writer: Writer) -> "Node":
-        """A writer as a node."""
-        return cls(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
-
-    @property
-    def writer(self) -> Writer:
-        """Who writes here; the target is no writer."""
-        assert self.kind != "target" and self.layer is not None, "the target writes nothing"
-        return Writer(self.kind, self.layer, self.head, self.dest, self.src)
-
-    @property
-    def key(self) -> tuple[int, int, str, int, int]:
-        """For sorting: writers in their order, the target after them."""
-        return (1 << 30, -1, self.kind, self.dest, self.src) if self.kind == "target" else self.writer.key
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A signal: what the writer `source` puts into some channels of the firing `target`, on one side.
-
-    Or a cause: what it does to what the MLP or the value `target` writes, as shares of that.
-    """
-
-    source: int  # index of a node
-    target: int  # index of the node that reads it
-    side: EdgeSide  # of a firing; or target (a seed), mlp, value
-    # drop of the attention in the order of removal (by svt the contribution, as ig and alone are, too); of a seed its
-    # push, of a given start its attention weight, of a cause what goes with it
-    weight: float
-    ig: float  # integrated gradients; of a cause its part
-    alone: float  # drop when only this goes
-    channels: tuple[int, ...]  # in the order of their removal; empty on edges that are no signals
-    influence: float | None = None  # share of the answer that is handed on here; None: not accounted for
-
-
-@dataclass(frozen=True)
-class Traced:
-    """One firing that was searched: its threshold and everything removed on each side, in order (see `Side`)."""
-
-    node: int
-    tau: float
-    visible: int
-    dest: tuple[Removal, ...]
-    src: tuple[Removal, ...]
-
-
-@dataclass(frozen=True)
-class TracedMlp:
-    """One MLP that was explained: what is left without its causes, and which neurons wrote."""
-
-    node: Index
-    offset: float  # all as shares of what it writes
-    left: float
-    left_renormed: float
-    kept: float
-    cancellation: float
-    causes: tuple[Index, ...]  # nodes, largest first
-    neurons: tuple[tuple[Index, float], ...]
 
 
 @dataclass(frozen=True)
 class Circuit:
-    """The circuit behind one answer."""
+    """The circuit behind one answer.
+
+    Nodes, edges, firings and MLPs are columns (`keyhole.circuits.columns`), which are sequences of objects, too.
+    """
 
     model: Mapping[str, str]  # name, family, fingerprint
     versions: Mapping[str, str]  # of Keyhole, torch and transformers
@@ -118,21 +51,32 @@ class Circuit:
     errors: Mapping[str, float]  # how exact the run's decompositions are
     token_ids: tuple[int, ...]  # the prompt
     tokens: tuple[str, ...]  # their texts
-    nodes: tuple[Node, ...]  # writers, and the target
+    nodes: Nodes  # writers, and the target
     attention: tuple[float | None, ...]  # of each node; None for all but heads
-    edges: tuple[Edge, ...]  # signals and causes
-    firings: tuple[Traced, ...]  # those that were searched, with everything removed
+    edges: Edges  # signals and causes
+    firings: Firings  # those that were searched, with everything removed
     influence: tuple[float, ...] = ()  # of each node, if the circuit goes through MLPs
     leaves: tuple[str | None, ...] = ()  # why a node was not explained; None: it was
-    mlps: tuple[TracedMlp, ...] = ()  # those that were explained
+    mlps: Mlps = field(default_factory=lambda: Mlps.of(()))  # those that were explained
     measured: Measured | None = None  # effects, shares and faithfulness, if they were asked for
     run: "Run | None" = field(default=None, repr=False, compare=False)  # that it was traced in; None: read from a file
     probe: "Tensor | None" = field(default=None, repr=False, compare=False)  # of seeds; files have none
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, type[Columns[Any]]] = {"nodes": Nodes, "edges": Edges, "firings": Firings, "mlps": Mlps}
+        for name, kind in kinds.items():
+            if not isinstance(rows := getattr(self, name), kind):  # objects that somebody changed
+                object.__setattr__(self, name, kind.of(rows))
 
     @property
     def heads(self) -> tuple[Node, ...]:
         """The head nodes."""
         return tuple(node for node in self.nodes if node.kind == "head")
+
+    @property
+    def has_heads(self) -> bool:
+        """Is there any head among its nodes?"""
+        return bool((self.nodes.kind == "head").any())
 
     def is_sink(self, node: int) -> bool:
         """Does this head attend to the first token, as heads with nothing to do often are?"""
@@ -142,12 +86,12 @@ class Circuit:
         """An edge into a firing as a signal: who writes, into which channels of which basis."""
         if edge.side != "dest" and edge.side != "src":
             raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing.")
-        writer = self.nodes[edge.source].writer
+        writer = self.nodes[edge.sender].writer
         return Signal(writer, edge.side, edge.channels, edge.weight, edge.ig, edge.alone, self.parameters.basis)
 
     def edges_into(self, node: int) -> tuple[Edge, ...]:
         """The signals that cause a node."""
-        return tuple(edge for edge in self.edges if edge.target == node)
+        return tuple(edge for edge in self.edges if edge.receiver == node)
 
     @classmethod
     def load(cls, path: "str | Path") -> "Circuit":

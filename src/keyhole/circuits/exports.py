@@ -13,7 +13,7 @@ those that torch pickles (.pt), are not read.
 import json
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,6 +198,7 @@ def _scored(text: str, own: Any) -> Scored:
 # How do other tools read a circuit? pandas, networkx, GraphML, and the edge names of EAP-IG and MIB.
 
 _IDENTITY = tuple(field.name for field in fields(Node))  # of the writer
+_VALUES = ("side", "weight", "ig", "alone", "channels", "influence")  # of an edge
 _MEASURED = ("effect", "share")  # of a node or an edge, against a baseline; None: not measured
 
 
@@ -227,7 +228,7 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
             numbers["influence"] = edge.influence
         if circuit.measured is not None:
             numbers |= dict(zip(_MEASURED, circuit.measured.of_edge(index), strict=True))
-        graph.add_edge(edge.source, edge.target, side=edge.side, channels=tuple(edge.channels), **numbers)
+        graph.add_edge(edge.sender, edge.receiver, side=edge.side, channels=tuple(edge.channels), **numbers)
     return graph
 
 
@@ -243,11 +244,13 @@ def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
     """The rows of `to_dataframe`."""
     rows = []
     for index, edge in sorted(enumerate(circuit.edges), key=lambda pair: -score_of(pair[1])):
-        writer, caused = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        writer, caused = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
         found = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
         measured = dict(zip(_MEASURED, found, strict=True))
-        rows.append({**labels, **asdict(edge), **measured, **{name: getattr(writer, name) for name in _IDENTITY}})
+        ends = {"source": edge.sender, "target": edge.receiver}  # as files and tables call them
+        values = {name: getattr(edge, name) for name in _VALUES}
+        rows.append({**labels, **ends, **values, **measured, **{name: getattr(writer, name) for name in _IDENTITY}})
     return rows
 
 
@@ -297,7 +300,7 @@ def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
     edges: dict[str, float] = {}
     for name, scores in _mib_scores(circuit).items():
         edges[name] = sum(scores.values())
-    ends = {end for edge in circuit.edges[: sufficing(circuit)] for end in (edge.source, edge.target)}
+    ends = {end for edge in circuit.edges[: sufficing(circuit)] for end in (edge.sender, edge.receiver)}
     nodes = {mib_node_name(node.kind, node.layer, node.head) for node in (circuit.nodes[end] for end in ends)}
     document = {
         "cfg": _mib_sizes(circuit, model),
@@ -315,7 +318,7 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
     found: dict[str, dict[Hashable, float]] = {}
     shares = circuit.measured.edge_shares if circuit.measured is not None else ()
     for index, edge in enumerate(circuit.edges[: sufficing(circuit)]):
-        writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         name = mib_edge_name(Component.of(writer), Component.of(reader), edge.side)
         if name is None or (edge.influence == 0 and not shares):
             continue

@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
+from keyhole.circuits.circuit import SCHEMA, Circuit
+from keyhole.circuits.columns import Edges, Firings, Mlps, Nodes
 from keyhole.circuits.consistency import require_consistent
-from keyhole.circuits.records import Accpp, Kind, Measured, NodeKind, Removal, Sufficient, Writer, parameters_from
+from keyhole.circuits.graph import Edge, EdgeSide, Node, Traced, TracedMlp
+from keyhole.circuits.records import Kind, Measured, NodeKind, Removal, Sufficient, Writer, parameters_from
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, require_file, write_at_once
 from keyhole.strict import Index, parse_json, quoted, read, read_text, require
@@ -70,19 +72,35 @@ class _Firing(TypedDict):
     src: tuple[_Removal, ...]
 
 
-class _Document(TypedDict):
-    schema: int
+class _Mlp(TypedDict):
+    node: Index
+    offset: float
+    left: float
+    left_renormed: float
+    kept: float
+    cancellation: float
+    causes: tuple[Index, ...]
+    neurons: tuple[tuple[Index, float], ...]
+
+
+class About(TypedDict):
+    """What a circuit is of: all but its graph, which a store keeps in other tables."""
+
     model: Mapping[str, str]
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
     errors: Mapping[str, float]
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
+    measured: NotRequired[Measured]
+
+
+class _Document(About):
+    schema: int
     nodes: tuple[_Node, ...]
     edges: tuple[_Edge, ...]
     firings: tuple[_Firing, ...]
-    mlps: NotRequired[tuple[TracedMlp, ...]]
-    measured: NotRequired[Measured]
+    mlps: NotRequired[tuple[_Mlp, ...]]
 
 
 def save(
@@ -179,8 +197,7 @@ def from_document(document: Any) -> Circuit:
     schema = document.get("schema")
     require(schema in (1, 2, SCHEMA), f"its schema is {quoted(schema)}, and this version reads 1, 2 and {SCHEMA}.")
     parts = read(_Document, document)
-    parameters = parameters_from(parts["parameters"])
-    through, n = "mlps" in parts, len(parts["token_ids"])
+    through = "mlps" in parts
     require(
         schema == SCHEMA or (through == (schema == 2) and "measured" not in parts),
         f"its keys are not of schema {schema}.",
@@ -191,26 +208,33 @@ def from_document(document: Any) -> Circuit:
         and all(("leaf" in record) == through for record in parts["nodes"]),
         "nodes and edges have influence exactly where a circuit goes through MLPs.",
     )
-    of_mlps = isinstance(parameters, Accpp) and parameters.through == "mlps"
+    of_mlps = parts["parameters"].get("through") == "mlps"
     require(of_mlps == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
-    require(n == len(parts["tokens"]) > 0, "token_ids and tokens do not match.")
-    nodes = tuple(Node(x["kind"], x["layer"], x["head"], x["dest"], x["src"]) for x in parts["nodes"])
-    edges = tuple(_edge(record) for record in parts["edges"])
-    circuit = Circuit(
-        model=parts["model"],
-        versions=parts["versions"],
-        parameters=parameters,
-        errors=parts["errors"],
-        token_ids=parts["token_ids"],
-        tokens=parts["tokens"],
+    nodes = Nodes.of(Node(x["kind"], x["layer"], x["head"], x["dest"], x["src"]) for x in parts["nodes"])
+    return assembled(
+        parts,
         nodes=nodes,
         attention=tuple(record["attention"] for record in parts["nodes"]),
-        edges=edges,
-        firings=tuple(_firing(record, nodes, n) for record in parts["firings"]),
+        edges=Edges.of(_edge(record) for record in parts["edges"]),
+        firings=Firings.of(_firing(record, nodes) for record in parts["firings"]),
         influence=tuple(record["influence"] for record in parts["nodes"] if "influence" in record),
         leaves=tuple(record["leaf"] for record in parts["nodes"] if "leaf" in record),
-        mlps=parts.get("mlps", ()),
-        measured=parts.get("measured"),
+        mlps=Mlps.of(TracedMlp(**record) for record in parts.get("mlps", ())),
+    )
+
+
+def assembled(about: About, **graph: Any) -> Circuit:
+    """A circuit of what it is of and its graph, which must hold together."""
+    require(len(about["token_ids"]) == len(about["tokens"]) > 0, "token_ids and tokens do not match.")
+    circuit = Circuit(
+        model=about["model"],
+        versions=about["versions"],
+        parameters=parameters_from(about["parameters"]),
+        errors=about["errors"],
+        token_ids=about["token_ids"],
+        tokens=about["tokens"],
+        measured=about.get("measured"),
+        **graph,
     )
     require_consistent(circuit)
     return circuit
@@ -227,7 +251,7 @@ def _edge_record(edge: Edge, through: bool) -> dict[str, Any]:
     record = asdict(edge)
     if not through:
         del record["influence"]
-    return {"from": record.pop("source"), "to": record.pop("target"), **record, "channels": list(edge.channels)}
+    return {"from": record.pop("sender"), "to": record.pop("receiver"), **record, "channels": list(edge.channels)}
 
 
 def _traced_record(traced: Traced) -> dict[str, Any]:
@@ -246,14 +270,13 @@ def _edge(record: _Edge) -> Edge:
     return Edge(*ends, record["side"], *numbers, record["channels"], record.get("influence"))
 
 
-def _firing(record: _Firing, nodes: tuple[Node, ...], n: int) -> Traced:
+def _firing(record: _Firing, nodes: Nodes) -> Traced:
     require(record["node"] < len(nodes), f"a firing is of node {record['node']}, which does not exist.")
     node = nodes[record["node"]]
-    sides = (tuple(_removal(one, n, getattr(node, side)) for one in record[side]) for side in ("dest", "src"))
+    sides = (tuple(_removal(one, getattr(node, side)) for one in record[side]) for side in ("dest", "src"))
     return Traced(record["node"], record["tau"], record["visible"], *sides)
 
 
-def _removal(record: _Removal, n: int, dest: int) -> Removal:
-    require(record["src"] < n, f"a removed candidate reads token {record['src']}, which is outside the prompt.")
+def _removal(record: _Removal, dest: int) -> Removal:
     who = Writer(record["kind"], record["layer"], record["head"], dest, record["src"])
     return Removal(who, record["channel"], record["ig"], record["after"])

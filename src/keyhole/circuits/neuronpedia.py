@@ -121,14 +121,14 @@ def _links(circuit: Circuit, ids: list[str]) -> list[dict[str, Any]]:
     """One for all edges between two nodes: viewers find a link by its two ends."""
     total: dict[Head, float] = defaultdict(float)
     for edge in circuit.edges:
-        total[edge.source, edge.target] += score_of(edge)
+        total[edge.sender, edge.receiver] += score_of(edge)
     return [{"source": ids[a], "target": ids[b], "weight": weight} for (a, b), weight in total.items() if weight]
 
 
 def _contributors(circuit: Circuit, i: int, side: str, ids: list[str]) -> list[list[str | float]]:
     """Who wrote one side of a firing, the largest drop of its attention, or contribution, first."""
     edges = sorted((edge for edge in circuit.edges_into(i) if edge.side == side), key=lambda edge: -edge.weight)
-    return [[ids[edge.source], edge.weight] for edge in edges]
+    return [[ids[edge.sender], edge.weight] for edge in edges]
 
 
 def _cumulative(circuit: Circuit) -> list[float | None]:

@@ -1,10 +1,14 @@
 """Which part of a large circuit is drawn? What carries most of its influence; the file keeps everything."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from keyhole.circuits.circuit import Circuit, Edge
+import numpy as np
+from jaxtyping import Bool
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.columns import Mlps
 from keyhole.circuits.records import Sufficient
 
 SHOWN = 0.02  # of the answer
@@ -15,7 +19,7 @@ def shown(circuit: Circuit, eps: float = SHOWN) -> Circuit:
     if not circuit.influence:
         return circuit
     kept = {i for i, share in enumerate(circuit.influence) if share >= eps}
-    return _part(circuit, kept, [edge for edge in circuit.edges if (edge.influence or 0.0) >= eps / 4])
+    return _part(circuit, kept, circuit.edges.influence >= eps / 4)
 
 
 def strongest(circuit: Circuit, most: int) -> Circuit:
@@ -23,62 +27,57 @@ def strongest(circuit: Circuit, most: int) -> Circuit:
 
     An edge is as strong as its influence. Where there is none: as its drop, or its part of the largest into the answer.
     """
-    if len(circuit.edges) <= most:
+    edges = circuit.edges
+    if len(edges) <= most:
         return circuit
-    into_answer = max((abs(edge.weight) for edge in circuit.edges if edge.side == "target"), default=0.0) or 1.0
+    strength, seeds = np.abs(edges.weight), edges.side == "target"
+    strength[seeds] /= strength[seeds].max(initial=0.0) or 1.0
+    strength = np.where(np.isnan(edges.influence), strength, edges.influence)
     into: dict[int, list[tuple[float, int]]] = {}
-    for index, edge in enumerate(circuit.edges):
-        into.setdefault(edge.target, []).append((-_strength(edge, into_answer), index))
-    read = {edge.source for edge in circuit.edges}
-    nodes = {i for i, node in enumerate(circuit.nodes) if node.kind == "target" or (i not in read and i in into)}
-    waiting = [one for node in nodes for one in into.get(node, [])]
+    for index, (receiver, strong) in enumerate(zip(edges.receiver.tolist(), strength.tolist(), strict=True)):
+        into.setdefault(receiver, []).append((-strong, index))
+    senders = edges.sender.tolist()
+    read, targets = {*senders}, (circuit.nodes.kind == "target").tolist()
+    nodes = {i for i, is_target in enumerate(targets) if is_target or (i not in read and i in into)}
+    waiting = [end for node in nodes for end in into.get(node, [])]
     heapify(waiting)
-    edges: set[int] = set()
-    while waiting and len(edges) < most:
+    chosen = np.zeros(len(edges), dtype=bool)
+    left = most
+    while waiting and left:
         _, index = heappop(waiting)
-        edges.add(index)
-        source = circuit.edges[index].source
-        if source not in nodes:
-            nodes.add(source)
-            for one in into.get(source, []):
-                heappush(waiting, one)
-    return _part(circuit, nodes, [circuit.edges[index] for index in sorted(edges)])
+        chosen[index], left = True, left - 1
+        if senders[index] not in nodes:
+            nodes.add(senders[index])
+            for end in into.get(senders[index], []):
+                heappush(waiting, end)
+    return _part(circuit, nodes, chosen)
 
 
-def _strength(edge: Edge, into_answer: float) -> float:
-    if edge.influence is not None:
-        return edge.influence
-    return abs(edge.weight) / (into_answer if edge.side == "target" else 1.0)
-
-
-def _part(circuit: Circuit, nodes: Collection[int], edges: Collection[Edge]) -> Circuit:
+def _part(circuit: Circuit, nodes: Collection[int], edges: Bool[np.ndarray, "edge"]) -> Circuit:
     """These nodes, and those of the edges that join them; MLPs with all of their causes, or not at all."""
     kept = sorted(nodes)
-    index = {old: new for new, old in enumerate(kept)}
-    wanted = {*edges}
-    joined = [
-        i for i, edge in enumerate(circuit.edges) if edge in wanted and edge.source in index and edge.target in index
-    ]
+    index = np.full(len(circuit.nodes), -1)
+    index[kept] = np.arange(len(kept))
+    ends = index[circuit.edges.sender], index[circuit.edges.receiver]
+    joined = np.nonzero(edges & (ends[0] >= 0) & (ends[1] >= 0))[0]
     parameters = circuit.parameters
     if isinstance(parameters, Sufficient):  # which counts its edges
-        parameters = replace(parameters, found=sum(i < parameters.found for i in joined))
+        parameters = replace(parameters, found=int((joined < parameters.found).sum()))
+    firings = circuit.firings.take(np.nonzero(index[circuit.firings.node] >= 0)[0])
+    mlps = [
+        replace(mlp, node=int(index[mlp.node]), causes=tuple(index[list(mlp.causes)].tolist()))
+        for mlp in circuit.mlps
+        if index[mlp.node] >= 0 and (index[list(mlp.causes)] >= 0).all()  # what is left is without all of them
+    ]
     return replace(
         circuit,
         parameters=parameters,
-        nodes=tuple(circuit.nodes[i] for i in kept),
+        nodes=circuit.nodes.take(kept),
         attention=tuple(circuit.attention[i] for i in kept),
         influence=tuple(circuit.influence[i] for i in kept) if circuit.influence else (),
         leaves=tuple(circuit.leaves[i] for i in kept) if circuit.leaves else (),
-        edges=tuple(_renumbered(circuit.edges[i], index) for i in joined),
-        firings=tuple(replace(one, node=index[one.node]) for one in circuit.firings if one.node in index),
-        mlps=tuple(
-            replace(one, node=index[one.node], causes=tuple(index[i] for i in one.causes))
-            for one in circuit.mlps
-            if one.node in index and all(i in index for i in one.causes)  # what is left is without all of them
-        ),
-        measured=None if circuit.measured is None else circuit.measured.part(kept, joined),
+        edges=replace(circuit.edges.take(joined), sender=ends[0][joined], receiver=ends[1][joined]),
+        firings=replace(firings, node=index[firings.node]),
+        mlps=Mlps.of(mlps),
+        measured=None if circuit.measured is None else circuit.measured.part(kept, joined.tolist()),
     )
-
-
-def _renumbered(edge: Edge, index: Mapping[int, int]) -> Edge:
-    return replace(edge, source=index[edge.source], target=index[edge.target])

@@ -136,7 +136,7 @@ def _headless(circuit: Circuit) -> str:
     told = circuit.parameters
     if told.seeds not in ("prob", "linear") or told.against_ids:
         return note
-    linear = ' or ask for linear seeds (--seeds linear, seeds="linear")' if told.seeds == "prob" else ""
+    linear = ' or read the answer by its logit (--metric linear, metric="linear")' if told.seeds == "prob" else ""
     return f"{note}\n      To see heads, name the other answer (--against, against=){linear}."
 
 
@@ -175,7 +175,7 @@ class _Tree:
 
     def branch(self, node: int, depth: int, indent: str = "") -> None:
         """Everything that causes a node, so deep: what suffices first, then why a head looks there."""
-        into = [i for i, edge in enumerate(self.circuit.edges) if edge.target == node]
+        into = [i for i, edge in enumerate(self.circuit.edges) if edge.receiver == node]
         causes, signals = (
             [i for i in into if i < sufficing(self.circuit)],
             [i for i in into if i >= sufficing(self.circuit)],
@@ -195,7 +195,7 @@ class _Tree:
 
     def edge(self, i: int, depth: int, indent: str, *, last: bool) -> None:
         """An edge, and what causes its writer."""
-        source = self.circuit.edges[i].source
+        source = self.circuit.edges[i].sender
         further = len(self.circuit.edges_into(source))
         again = source in self.seen and bool(further)
         self.lines.append(f"{indent}{'└─' if last else '├─'} {self.label(i, again=again)}")
@@ -211,8 +211,8 @@ class _Tree:
         circuit, edge = self.circuit, self.circuit.edges[i]
         part = isinstance(circuit.parameters, Sufficient) and i < sufficing(circuit)
         return (
-            f"{_edge_label(edge, part=part)} {node_label(circuit.nodes[edge.source], circuit.tokens)}"
-            + _attention_label(circuit, edge.source)
+            f"{_edge_label(edge, part=part)} {node_label(circuit.nodes[edge.sender], circuit.tokens)}"
+            + _attention_label(circuit, edge.sender)
             + (" (above)" if again else _in_all(circuit, edge))
             + _measured_label(circuit, i)
             + (f": {self.names[edge]}" if edge in self.names else "")
@@ -260,9 +260,9 @@ def faithfulness_label(circuit: Circuit) -> str:
 
 def _in_all(circuit: Circuit, edge: Edge) -> str:
     """What reaches a node on all ways, where that is more than on this one: its branches show all of it."""
-    if edge.influence is None or not circuit.edges_into(edge.source):
+    if edge.influence is None or not circuit.edges_into(edge.sender):
         return ""
-    total = circuit.influence[edge.source]
+    total = circuit.influence[edge.sender]
     return f", {total:.1%} in all" if total > 1.02 * edge.influence else ""
 
 

@@ -19,12 +19,14 @@ from keyhole.cli.contrast import contrast
 from keyhole.cli.curves import curves, stability
 from keyhole.cli.discover import discover
 from keyhole.cli.families import compare, families
+from keyhole.cli.generate import generate
+from keyhole.cli.help import Grouped, Sectioned
 from keyhole.cli.house import cache, explore, tasks
 from keyhole.cli.look import channels, check, heads, plot
 from keyhole.cli.models import basis as _basis  # noqa: F401 - registers itself with lab
 from keyhole.cli.models import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.name import name as name_command
-from keyhole.cli.options import Grouped, JsonOption, ModelOption, ModelOptions, Sectioned
+from keyhole.cli.options import JsonOption, ModelOption, ModelOptions
 from keyhole.cli.sinks import shared, sinks
 from keyhole.cli.toys import lab
 from keyhole.cli.verify import backups, verify
@@ -35,10 +37,15 @@ from keyhole.version import __version__
 
 
 def words(
-    pattern: Annotated[str | None, typer.Argument(help="Part of a word, or a pattern such as 'Mar*'.")] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(help="Part of a word, or a pattern such as 'Mar*'. Default: the words of the built-in tasks."),
+    ] = None,
     model: ModelOption = None,
-    top: Annotated[int, typer.Option(min=1, help="How many tokens to show.")] = 40,
-    revision: Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many tokens are shown.")] = 40,
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of a hub model: a branch, tag or commit. Default: the newest.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Which words does a model know as one token?
@@ -89,12 +96,13 @@ app = typer.Typer(
     add_completion=False,
 )
 SECTIONS = {  # of `keyhole --help`
-    "Begin here": (explore, check, words, cache),
-    "One prompt": (heads, plot, channels, explain, trace, verify, backups),
-    "Features and names": (contrast, discover, where, name_command, features),
+    "Look at a model or a prompt": (explore, check, words, heads, plot, channels, generate, cache),
+    "Trace one answer": (explain, trace, verify, backups),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
+    "Find features": (contrast, discover, where, features),
+    "Name signals": (name_command,),
 }
-LABORATORY = "Published results, and models with known answers"
+LABORATORY = "Laboratory: published results, and models with known answers"
 for section, commands in SECTIONS.items():
     for command in commands:
         app.command(cls=Sectioned if command in (trace, bulk, backups) else None, rich_help_panel=section)(command)

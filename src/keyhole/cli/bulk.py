@@ -45,22 +45,46 @@ _LOG = logging.getLogger("keyhole")
 @from_records(start=read_starts)
 def bulk(
     what: Annotated[
-        str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file.")
+        str,
+        typer.Argument(
+            metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file of prompts."
+        ),
     ],
     *,
     source: ModelOptions,
-    n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
+    n: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts. Default: the task's usual number; of a file, all.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the store, which is made or continued. Needed unless --estimate is given; default: none."
+        ),
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Show how much time, memory and disk it would take, and stop.")
+    ] = False,
     tracing: Tracing,
     svt: SvtSettings,
-    engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
+    engine: Annotated[
+        EngineName, typer.Option(help="Where prompts are traced: on this machine (local) or on a Ray cluster (ray).")
+    ] = "local",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many processes, each with the model. Default: 1; with --engine ray, as many as there is room "
+            "for.",
+        ),
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; auto: the one here.")] = None,
-    part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
-    seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Address of a running Ray cluster; auto: the cluster of this machine. Default: a new one."),
+    ] = None,
+    part: Annotated[
+        int, typer.Option(min=1, help="How many prompts are written together; a stop loses at most these.")
+    ] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the task's prompts.")] = 0,
     choices: ChoicesOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -76,11 +100,7 @@ def bulk(
 
         keyhole bulk ioi --model SmolLM2.gguf --n 200 --estimate
 
-        keyhole bulk prompts.jsonl --model gpt2 --wrong skip --workers 4 --out gpt2.store
-
         keyhole bulk ioi --model gpt2 --method svt --start 9.6:END:IO --start 9.9:END:IO --out svt.store
-
-        keyhole bulk ioi --n 200 --sufficient --out sufficient.store
 
         keyhole bulk greater_than --model gpt2 --n 1000 --engine ray --address auto --out years.store
     """
@@ -160,9 +180,12 @@ def _tell(store: Store, seconds: float, *, json: bool) -> None:
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store that `keyhole bulk` made.")]
 OutOption = Annotated[
     list[Path] | None,
-    typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
+    typer.Option(
+        help="File to write the result to: .json, .html (a page), .csv (a table), .png, .svg or .pdf; repeatable. "
+        "Default: none."
+    ),
 ]
-SeedOption = Annotated[int, typer.Option(help="Of all that is drawn.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
 
 
 def require_places(out: list[Path] | None) -> list[Path]:
@@ -175,7 +198,9 @@ class StoreModel(ModelOptions):
     """The model that made a store."""
 
     model: str | None = option(
-        None, "Where the store's model is. Default: the place it was loaded from.", names=("--model", "-m")
+        None,
+        "Where the store's model is: hub name, folder or .gguf file. Default: the place it was loaded from.",
+        names=("--model", "-m"),
     )
 
     def load_of(self, store: Store) -> Model:

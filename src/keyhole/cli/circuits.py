@@ -41,18 +41,43 @@ if TYPE_CHECKING:
 @from_records()
 def explain(
     prompt: PromptArgument = None,
-    head: Annotated[str | None, typer.Option(help="Layer and head, such as 3.6.")] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="Layer and head whose weight is explained, such as 3.6. Default: none; give --head or --mlp."
+        ),
+    ] = None,
     dest: DestOption = "-1",
     src: SrcOption = None,
-    mlp: Annotated[int | None, typer.Option(help="Instead of a head, the MLP of this layer, for an answer.")] = None,
-    pos: Annotated[str, typer.Option(help="Where the MLP writes: a position or the text of one token.")] = "-1",
-    answer: Annotated[list[str] | None, typer.Option("--for", help="The answer whose logit it raises.")] = None,
-    against: Annotated[list[str] | None, typer.Option(help="The other answer.")] = None,
+    mlp: Annotated[
+        int | None,
+        typer.Option(help="Instead of a head, explain the MLP of this layer. Default: none; give --head or --mlp."),
+    ] = None,
+    pos: Annotated[
+        str, typer.Option(help="Token at which the MLP writes: a position (-1: the last) or its text.")
+    ] = "-1",
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--for",
+            help="With --mlp: the answer along whose logit the write is split; repeatable. Needed with --mlp; default: "
+            "none.",
+        ),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="With --mlp: the other answer, whose logit is subtracted; repeatable. Default: none."),
+    ] = None,
     *,
     source: PromptOptions,
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
-    why_not: Annotated[bool, typer.Option("--why-not", help="What keeps the head from attending to --src?")] = False,
+    why_not: Annotated[
+        bool,
+        typer.Option(
+            "--why-not", help="Explain what keeps the head from attending to --src, instead of why it attends."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Which signals cause one attention weight? Or: which writers made an MLP write towards an answer?
@@ -64,8 +89,6 @@ def explain(
     Examples:
 
         keyhole explain "When Mary and John went to the store, John gave a drink to" --head 3.6 --src gave
-
-        keyhole explain "The war lasted from the year 1745 to the year 17" --head 2.3 --src 10 --tau 0.2
 
         keyhole explain "When Mary and John went to the store, John gave a drink to" --head 1.6 --src store --why-not
 
@@ -87,7 +110,7 @@ def explain(
     from keyhole.tracing.why import explain as explain_firing
 
     with show.progress("Searching"):
-        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
+        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why_not=why_not)
     if json:
         show.as_json(firing.record())
     else:
@@ -126,34 +149,71 @@ def _explain_mlp(
 def trace(
     prompt: PromptArgument = None,
     *,
-    target: Annotated[list[str] | None, typer.Option(help="The answer; repeat for several.")] = None,
-    against: Annotated[list[str] | None, typer.Option(help="The other answer: traces the difference.")] = None,
-    target_id: Annotated[list[int] | None, typer.Option(help="The answer as a token id.")] = None,
-    against_id: Annotated[list[int] | None, typer.Option(help="The other answer as a token id.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Trace the likeliest tokens that make up this share.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Trace the k likeliest tokens.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="The answer that is traced; repeatable. Default: the likeliest next token.")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The other answer: what speaks for the one against the other is traced; repeatable. Default: none."
+        ),
+    ] = None,
+    target_id: Annotated[
+        list[int] | None, typer.Option(help="The answer as a token id; repeatable. Default: as --target says.")
+    ] = None,
+    against_id: Annotated[
+        list[int] | None, typer.Option(help="The other answer as a token id; repeatable. Default: as --against says.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Trace the likeliest tokens that together have this probability, between 0 and 1. Default: off."
+        ),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Trace this many likeliest tokens together. Default: off.")] = None,
     source: PromptOptions,
     settings: TraceSettings,
-    seed_tau: Annotated[float, typer.Option(help="Share of the answer's log-likelihood that seeds must carry.")] = 0.8,
+    seed_tau: Annotated[
+        float,
+        typer.Option(
+            help="With --metric prob: share of the answer's log-likelihood that the first writers carry, above 0 and "
+            "up to 1."
+        ),
+    ] = 0.8,
     mlps: Through,
     svt: SvtSettings,
     start: list[str] | None = None,
     measuring: Measuring,
     out: Annotated[
         list[Path] | None,
-        typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
+        typer.Option(
+            help="File to write the circuit to: .json, .html, .svg, .pdf, .png, .graphml, .mib or .neuronpedia.json; "
+            "repeatable. Default: none."
+        ),
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Levels of the tree to print; as many as fit 60 lines, unless given.")
+        int | None,
+        typer.Option(
+            min=1, help="How many levels of the tree are printed. Default: as many as fit 60 lines, at most 4."
+        ),
     ] = None,
     story: Annotated[
-        bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
+        bool, typer.Option("--story", help="Print the main paths from tokens to the answer instead of the tree.")
     ] = False,
-    long: Annotated[bool, typer.Option("--long", help="In a story, every head and MLP by name, and no +8.")] = False,
+    long: Annotated[
+        bool,
+        typer.Option("--long", help="With --story: name every head and MLP of a step, where it otherwise says +8."),
+    ] = False,
     names: Annotated[
-        Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
+        Path | None,
+        typer.Option(
+            help="File of names of signals (`keyhole name`); names that passed their tests are shown at edges. "
+            "Default: none."
+        ),
     ] = None,
-    all_names: Annotated[bool, typer.Option("--all-names", help="Those that did not pass, too.")] = False,
+    all_names: Annotated[
+        bool, typer.Option("--all-names", help="With --names: show names that did not pass, too.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Which circuit is behind an answer?
@@ -171,21 +231,11 @@ def trace(
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --target Mary --against John
 
-        keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through heads
-
         keyhole trace "When Mary and John went to the store, John gave a drink to" --through mlps --story
-
-        keyhole trace "When Mary and John went to the store, John gave a drink to" --names names.json --out mary.html
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --method svt --start 3.1:-1:gave
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --effects
-
-        keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --sufficient
-
-        keyhole trace "When Mary and John went to the store, John gave a drink to" --text prose.txt --effects
-
-        keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
 
@@ -215,8 +265,8 @@ def trace(
     if measuring.sufficient:
         circuit = search(run, wanted, others, measuring, baseline)
     else:
-        if by.seeds == "prob" or (by.seeds is None and not others and settings.method == "accpp"):
-            by = replace(by, seeds=Probability(seed_tau))
+        if by.metric == "prob" or (by.metric is None and not others and settings.method == "accpp"):
+            by = replace(by, metric=Probability(seed_tau))
         by = replace(by, through=mlps) if further else by
         with show.progress_bar("Tracing") as progress:
             circuit = run.trace(wanted, against=others or None, settings=by, progress=progress)

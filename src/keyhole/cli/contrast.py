@@ -33,42 +33,94 @@ if TYPE_CHECKING:
     from keyhole.features.contrast.studies import Study
     from keyhole.models.model import Model
 
-FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")]
+FrameOption = Annotated[
+    Frame,
+    typer.Option(
+        help="Coordinates of queries and keys: after or before the rotation by position, or relative to each other."
+    ),
+]
 
 
 @from_records()
 def contrast(
-    what: Annotated[str, typer.Argument(help="boxes, lists, or a file of samples (JSON Lines).")],
-    feature: Annotated[BoxFeature, typer.Option(help="Of boxes; both: order and lexical.")] = "both",
+    what: Annotated[
+        str, typer.Argument(help="A built-in contrast, boxes or lists, or a file of samples (JSON Lines).")
+    ],
+    feature: Annotated[
+        BoxFeature, typer.Option(help="With boxes: the feature that is sought; both: order and lexical.")
+    ] = "both",
     *,
     source: ModelOptions,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
-    tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
-    boxes: Annotated[int, typer.Option(min=2, help="Boxes in a prompt.")] = 9,
-    per_category: Annotated[int, typer.Option(min=1, help="Items of each category in a list.")] = 2,
-    wording: Annotated[Wording, typer.Option(help="The organism's (plain) or the paper's (instruct).")] = "plain",
-    chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Put prompts into the chat template.")] = False,
-    cross: Annotated[bool, typer.Option("--cross", help="Lexical: negatives meet the original's query.")] = False,
-    head: Annotated[list[str] | None, typer.Option(help="Study these heads (1.6), select none.")] = None,
-    rank: Annotated[str, typer.Option(help="null, energy, halves, or a number.")] = "null",
+    prompts: Annotated[int, typer.Option(min=1, help="How many prompts the feature is made from.")] = 400,
+    tests: Annotated[int, typer.Option(min=1, help="How many other prompts test the feature.")] = 200,
+    boxes: Annotated[int, typer.Option(min=2, help="With boxes: how many boxes a prompt has.")] = 9,
+    per_category: Annotated[
+        int, typer.Option(min=1, help="With lists: how many items of each category a list has.")
+    ] = 2,
+    wording: Annotated[
+        Wording, typer.Option(help="Wording of the prompts: the organism's (plain) or the paper's (instruct).")
+    ] = "plain",
+    chat: Annotated[
+        bool, typer.Option("--chat/--no-chat", help="Put prompts into the model's chat template, or do not.")
+    ] = False,
+    cross: Annotated[
+        bool,
+        typer.Option("--cross", help="With the lexical feature: score negative keys with the original prompt's query."),
+    ] = False,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Study this head, such as 1.6, without a selection; repeatable. Default: heads are selected by their "
+            "scores."
+        ),
+    ] = None,
+    rank: Annotated[
+        str,
+        typer.Option(
+            help="How many directions a feature has: a number, or a rule: null (permutations), energy (share of the "
+            "variance) or halves (split-half agreement)."
+        ),
+    ] = "null",
     frame: FrameOption = "post_rope",
     centre: Annotated[
-        Centre, typer.Option(help="Means taken away: each side's (each; pooled is the same), none (the paper's).")
+        Centre,
+        typer.Option(
+            help="Which means are subtracted: each side's own (each; pooled gives the same), or none, as in the paper."
+        ),
     ] = "each",
-    balance: Annotated[Balance, typer.Option(help="prompts: as the authors' filter heads are counted.")] = "pairs",
-    negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
-    permutations: Annotated[int, typer.Option(min=19, help="Draws of the null.")] = 200,
-    draws: Annotated[int, typer.Option(min=1, help="Random subspaces beside each feature.")] = 10,
-    answers: Annotated[int, typer.Option(min=0, help="Prompts run again with edited keys.")] = 32,
-    seed: Annotated[int, typer.Option(help="Of prompts, halves, permutations and controls.")] = 0,
-    test_file: Annotated[Path | None, typer.Option(help="With a file: other samples that test the feature.")] = None,
+    balance: Annotated[
+        Balance,
+        typer.Option(
+            help="What counts as one in accuracies: a pair of keys (pairs), or a prompt, as the authors count "
+            "(prompts)."
+        ),
+    ] = "pairs",
+    negatives: Annotated[
+        int | None, typer.Option(min=1, help="Draw this many negative keys per query. Default: all of them.")
+    ] = None,
+    permutations: Annotated[
+        int, typer.Option(min=19, help="How many permutations make up the null distribution.")
+    ] = 200,
+    draws: Annotated[int, typer.Option(min=1, help="How many random subspaces each feature is compared with.")] = 10,
+    answers: Annotated[int, typer.Option(min=0, help="How many prompts are run again with edited keys; 0: none.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of prompts, halves, permutations and controls.")] = 0,
+    test_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="With a file of samples: a file of other samples that test the feature. Default: half of the first "
+            "file."
+        ),
+    ] = None,
     sweep: Annotated[
-        str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
+        str | None,
+        typer.Option(help="With boxes: measure ranks at these numbers of boxes, such as 2,3,5,9. Default: no sweep."),
     ] = None,
     features: FeaturesOption = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write study.json and pictures to. Default: none.")] = None,
     figures: FiguresOption = "png",
-    umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
+    umap: Annotated[
+        bool, typer.Option("--umap", help="Draw UMAP pictures, too; needs keyhole[cluster] and --out.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Which query-key feature tells these keys from those, in which heads, and does attention follow it?
@@ -85,13 +137,7 @@ def contrast(
 
         keyhole contrast boxes --sweep 2,3,5,7,9 --out boxes
 
-        keyhole contrast lists --out lists --figures svg,pdf
-
-        keyhole contrast boxes --model SmolLM2.gguf --boxes 3 --wording instruct --chat --frame relative
-
         keyhole contrast samples.jsonl --head 1.6 --rank energy
-
-        keyhole contrast boxes --feature lexical --features features.json
     """
     kinds = read_kinds(figures)
     counts = _check_requests(what, sweep, out, test_file, umap=umap)

@@ -38,16 +38,19 @@ def curves(
     source: StoreModel,
     settings: CurveSettings,
     files: Annotated[
-        list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB to compare; repeatable.")
+        list[Path] | None,
+        typer.Option("--file", help="Circuit file of EAP-IG or MIB to compare; repeatable. Default: none."),
     ] = None,
     save_scores: Annotated[
-        Path | None, typer.Option(help="A folder for every method's signed scores, as files of MIB.")
+        Path | None,
+        typer.Option(help="Folder to write every method's signed scores to, as files of MIB. Default: none."),
     ] = None,
     split: Annotated[
         list[str] | None,
         typer.Option(
-            help="A circuit for each group of prompts, compared with one for all and with random groups: families, "
-            "template, or a label of the store. Repeatable; with one method (share)."
+            help="Make a circuit for each group of prompts, and compare it with one for all and with random groups. "
+            "Groups: families, template, or a label of the store; repeatable. With one method; default: no "
+            "groups."
         ),
     ] = None,
     out: OutOption = None,
@@ -68,13 +71,7 @@ def curves(
 
         keyhole curves ioi.store --baseline counterfactual --ranking absolute --methods share,eap-ig-inputs,random
 
-        keyhole curves ioi.store --baseline counterfactual --tokens kept --methods sufficient,accpp,random
-
-        keyhole curves ioi.store --baseline counterfactual --save-scores scores
-
         keyhole curves ioi.store --baseline counterfactual --ranking absolute --split families --split template
-
-        keyhole curves gpt2.store --methods accpp,random --file eap_ig.json
 
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
@@ -118,9 +115,11 @@ def stability(
     store: StoreArgument,
     *,
     source: StoreModel,
-    prompts: Annotated[int, typer.Option(min=2, help="How many prompts, from all over the store.")] = 32,
+    prompts: Annotated[int, typer.Option(min=2, help="How many prompts, from all parts of the store.")] = 32,
     roles: Annotated[bool, typer.Option("--roles", help="Tell terms apart by the roles of their tokens, too.")] = False,
-    other: Annotated[Path | None, typer.Option(help="A store of another task of the same model, for a floor.")] = None,
+    other: Annotated[
+        Path | None, typer.Option(help="Store of another task of the same model, as a lower bound. Default: none.")
+    ] = None,
     seed: SeedOption = 0,
     out: OutOption = None,
     json: JsonOption = False,

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from keyhole.naming.subjects.stored import FeaturesFound
 
 FeaturesOption = Annotated[
-    Path | None, typer.Option(help="Write the features (.json), for `keyhole name` and `keyhole where`.")
+    Path | None,
+    typer.Option(help="File (.json) to write the features to, for `keyhole name` and `keyhole where`. Default: none."),
 ]
 
 
@@ -82,24 +83,36 @@ FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key
 def discover(
     text: Annotated[
         Path | None,
-        typer.Argument(help="A text file with a prompt a line, or a .jsonl file of prompts; otherwise English prose."),
+        typer.Argument(help="A text file with a prompt a line, or a .jsonl file of prompts. Default: English prose."),
     ] = None,
-    head: Annotated[str | None, typer.Option(help="Features of this head, such as 3.1; otherwise all heads.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Find the features of this head, such as 3.1. Default: a survey of all heads.")
+    ] = None,
     *,
     source: ModelOptions,
-    prompts: Annotated[int, typer.Option(min=2, help="At most so many prompts.")] = 300,
-    frame: Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")] = "relative",
+    prompts: Annotated[int, typer.Option(min=2, help="How many prompts are run at most.")] = 300,
+    frame: Annotated[
+        Frame,
+        typer.Option(
+            help="Coordinates of queries and keys: after or before the rotation by position, or relative to each other."
+        ),
+    ] = "relative",
     centre: Annotated[
-        bool, typer.Option("--centre/--no-centre", help="Leave out what the average query prefers.")
+        bool, typer.Option("--centre/--no-centre", help="Subtract what the average query prefers, or do not.")
     ] = True,
-    first: Annotated[bool, typer.Option("--first/--no-first", help="Count attention to the first token too.")] = False,
-    rank: Annotated[int | None, typer.Option(min=1, help="Directions to keep. Default: 99 % of the energy.")] = None,
+    first: Annotated[
+        bool, typer.Option("--first/--no-first", help="Count attention to the first token, too, or do not.")
+    ] = False,
+    rank: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many directions are kept. Default: as many as hold 99 % of the energy."),
+    ] = None,
     nonlinearity: Annotated[
-        Nonlinearity, typer.Option(help="Of ICA: cube is sharp for bits, tanh forgives outliers.")
+        Nonlinearity, typer.Option(help="Nonlinearity of ICA: cube suits binary features, tanh is robust to outliers.")
     ] = "cube",
     features: FeaturesOption = None,
-    top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, to show.")] = 12,
-    seed: Annotated[int, typer.Option(help="Of halves, ICA and the choice of text.")] = 0,
+    top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, are shown.")] = 12,
+    seed: Annotated[int, typer.Option(help="Seed of halves, ICA and the choice of text.")] = 0,
     bos: BosOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -32,18 +32,34 @@ if TYPE_CHECKING:
 
 def families(
     store: StoreArgument,
-    granularity: Annotated[Granularity, typer.Option(help="What circuits are sets of.")] = "channels",
-    side: Annotated[bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart.")] = True,
-    role: Annotated[bool, typer.Option("--role/--no-role", help="Tell the roles of tokens apart.")] = False,
-    weighted: Annotated[bool, typer.Option("--weighted", help="By influence, and not by presence alone.")] = False,
-    k: Annotated[int | None, typer.Option(min=2, help="How many families. Default: found.")] = None,
+    granularity: Annotated[
+        Granularity,
+        typer.Option(help="What circuits are compared by: their heads, their edges, or their edges with channels."),
+    ] = "channels",
+    side: Annotated[
+        bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart, or do not.")
+    ] = True,
+    role: Annotated[
+        bool, typer.Option("--role/--no-role", help="Tell edges apart by the roles of their tokens, or do not.")
+    ] = False,
+    weighted: Annotated[
+        bool, typer.Option("--weighted", help="Compare by influence, and not by presence alone.")
+    ] = False,
+    k: Annotated[
+        int | None, typer.Option(min=2, help="How many families. Default: as many as the circuits show.")
+    ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--where", help="Only such prompts: order=ABBA. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--where", help="Take only prompts with this label, such as order=ABBA; repeatable. Default: all labels."
+        ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also prompts that are answered wrongly, and circuits without heads.")
+        bool, typer.Option("--all", help="Take prompts that are answered wrongly and circuits without heads, too.")
     ] = False,
-    most: Annotated[int, typer.Option(min=10, help="Of more circuits, a sample of so many is cut.")] = 10_000,
+    most: Annotated[
+        int, typer.Option(min=10, help="How many circuits are compared at most; of more, a sample.")
+    ] = 10_000,
     seed: SeedOption = 0,
     out: OutOption = None,
     json: JsonOption = False,
@@ -86,19 +102,29 @@ def families(
 @from_records()
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A store, a part of it, a circuit, or published:NAME.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What it is compared with, given in the same way.")],
     *,
     source: StoreModel,
     members: Annotated[
-        int, typer.Option("--prompts", "--members", min=0, help="Of each side, that are run; 0: compare sets only.")
+        int,
+        typer.Option(
+            "--prompts", "--members", min=0, help="How many prompts of each side are run; 0: only sets are compared."
+        ),
     ] = 40,
-    threshold: Annotated[float, typer.Option(min=0, max=1, help="Share of circuits from which on terms count.")] = 0.1,
+    threshold: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of circuits that must have a term for it to count, between 0 and 1."),
+    ] = 0.1,
     mode: Annotated[
-        CutMode, typer.Option(help="How edges are removed: scores, one head, or all that follows.")
+        CutMode,
+        typer.Option(
+            help="What is computed anew after an edge is removed: scores (exact), one head (local), or everything that "
+            "follows (global)."
+        ),
     ] = "local",
-    draws: Annotated[int, typer.Option(min=1, help="Random controls per prompt.")] = 3,
+    draws: Annotated[int, typer.Option(min=1, help="How many random controls per prompt.")] = 3,
     seed: SeedOption = 0,
-    top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
+    top: Annotated[int, typer.Option(min=1, help="How many terms are shown.")] = 12,
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:

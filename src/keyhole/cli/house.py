@@ -35,9 +35,13 @@ if TYPE_CHECKING:
 
 
 def cache(
-    action: Annotated[CacheAction | None, typer.Argument(help="Without it, a list.", show_default=False)] = None,
+    action: Annotated[
+        CacheAction | None,
+        typer.Argument(help="What to do with the kept files. Default: list them.", show_default=False),
+    ] = None,
     name: Annotated[
-        str | None, typer.Argument(help="Clear only this name or file of the list.", show_default=False)
+        str | None,
+        typer.Argument(help="Clear only this name or file of the list. Default: all of them.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -56,7 +60,7 @@ def cache(
     """
     found, root = kept.entries() if action is None else kept.clear(name), user_cache()
     if json:
-        entries = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.made} for e in found]
+        entries = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.created} for e in found]
         show.as_json({"folder": None if root is None else str(root), "entries": entries})
         return
     if found:
@@ -67,7 +71,7 @@ def cache(
 
 
 def _cells(entry: kept.Entry) -> tuple[str, ...]:
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
     return entry.name, entry.title, str(entry.about.get("dtype", "")), kept.readable(entry.size), date
 
 
@@ -75,7 +79,11 @@ def _cells(entry: kept.Entry) -> tuple[str, ...]:
 
 ChoicesOption = Annotated[
     list[str] | None,
-    typer.Option("--with", metavar="NAME=VALUE", help="A choice of the task, such as design=mixed; may be repeated."),
+    typer.Option(
+        "--with",
+        metavar="NAME=VALUE",
+        help="A choice of the task, such as design=mixed; repeatable. Default: the task's usual choices.",
+    ),
 ]
 _AT_ONCE = 64  # prompts whose runs are held together
 
@@ -83,16 +91,25 @@ _AT_ONCE = 64  # prompts whose runs are held together
 @from_records()
 def tasks(
     what: Annotated[
-        str | None, typer.Argument(help="A task, or a file of prompts (JSON Lines). Without it, a list.")
+        str | None, typer.Argument(help="A task, or a file of prompts (JSON Lines). Default: a list of all tasks.")
     ] = None,
     *,
     source: ModelOptions,
-    n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
+    n: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts. Default: the task's usual number; of a file, all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the task's prompts.")] = 0,
     chosen: ChoicesOption = None,
-    run: Annotated[bool, typer.Option("--run", help="Run the model: what does it answer, how often right?")] = False,
-    skip_wrong: Annotated[bool, typer.Option("--skip-wrong", help="With --run: leave out what it gets wrong.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the prompts to this file, as JSON Lines.")] = None,
+    run: Annotated[
+        bool,
+        typer.Option("--run", help="Run the model on the prompts, and show its answers and how often they are right."),
+    ] = False,
+    skip_wrong: Annotated[
+        bool, typer.Option("--skip-wrong", help="With --run: leave out prompts that the model answers wrongly.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write the prompts to, as JSON Lines. Default: none.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Which prompts have known answers? A list of tasks, or the prompts of one, for the model at hand.
@@ -203,18 +220,29 @@ def _record(row: Row) -> dict[str, Any]:
 def explore(
     model: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Hub names, model folders or .gguf files, beside the organism."),
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Hub names, model folders or .gguf files to offer beside the organism. Default: the organism alone.",
+        ),
     ] = None,
     model_option: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="The same as an argument. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="A model to offer, as the argument; repeatable. Default: the organism alone."
+        ),
     ] = None,
-    store: Annotated[list[Path] | None, typer.Option(help="A store that `keyhole bulk` made. May be repeated.")] = None,
-    names: Annotated[Path | None, typer.Option(help="Names of signals (`keyhole name`).")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any free port.")] = 7373,
-    host: Annotated[str, typer.Option(help="Another address than this machine's own opens it to the network.")] = (
-        "127.0.0.1"
-    ),
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open nothing.")] = False,
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store that `keyhole bulk` made; repeatable. Default: none.")
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="A file of names of signals (`keyhole name`) to show. Default: none.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 7373,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on; any other than this machine's own opens the explorer to the network."),
+    ] = ("127.0.0.1"),
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open no browser.")] = False,
 ) -> None:
     """Look at prompts, heads, firings, circuits and stores in the browser. Nothing leaves this machine.
 

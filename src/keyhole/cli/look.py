@@ -9,7 +9,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli import prompt_text
-from keyhole.cli.from_record import from_records
+from keyhole.cli.from_record import from_records, newer
 from keyhole.cli.options import (
     Basis,
     DestOption,
@@ -23,7 +23,7 @@ from keyhole.cli.options import (
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
-from keyhole.settings.tracing import Sinks
+from keyhole.settings.tracing import FirstToken
 
 if TYPE_CHECKING:
     from keyhole.qk.controls import Rotation
@@ -32,14 +32,19 @@ if TYPE_CHECKING:
 @from_records()
 def check(
     named: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="The model, as --model takes it. Default: the built-in organism.", show_default=False
+        ),
     ] = None,
     *,
     source: ModelOptions,
-    prompt: Annotated[str | None, typer.Option(help="A prompt to check on; otherwise random tokens.")] = None,
-    tolerance: Annotated[float | None, typer.Option(help="Largest accepted relative error.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="One line per layer.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Prompt to check on. Default: random tokens.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest relative error that is accepted. Default: by the number format.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random tokens.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the errors of every layer, too.")] = False,
     json: JsonOption = False,
 ) -> None:
     """How exact is Keyhole on this model? Exits with 1 if it is not.
@@ -74,14 +79,25 @@ def heads(
     prompt: PromptArgument = None,
     *,
     source: PromptOptions,
-    dest: Annotated[str | None, typer.Option(help="Only this destination: a position or a token's text.")] = None,
-    tau: Annotated[
-        float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
+    dest: Annotated[
+        str | None,
+        typer.Option(help="Show only firings of this attending token: a position or its text. Default: all tokens."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
-    sinks: Annotated[
-        Sinks, typer.Option(help="Attention to the first token: keep, mark, or collapse (count only).")
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Attention weight from which a head counts as firing, between 0 and 1. Default: 2.5 / visible keys."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many firings are shown.")] = 20,
+    first_token: Annotated[
+        FirstToken,
+        typer.Option(
+            help="What becomes of firings on the first token: they are listed (keep), listed and marked (mark), or "
+            "only counted (collapse)."
+        ),
     ] = "collapse",
+    sinks: Annotated[FirstToken | None, typer.Option(hidden=True)] = None,
     json: JsonOption = False,
 ) -> None:
     """Which heads fire where, and over how many channels does each score split?
@@ -94,24 +110,25 @@ def heads(
 
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
+    first_token = newer("sinks", "first_token", sinks, first_token)
     run = source.run(prompt)
     from keyhole.qk.channels import channels as split_score
     from keyhole.qk.firings import find_firings
 
     sites = find_firings(run, tau, dest=read_place(run, dest))
-    shown = [site for site in sites if sinks != "collapse" or site.src > 0]
+    shown = [site for site in sites if first_token != "collapse" or site.src > 0]
     splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
     if json:
         show.as_json(prompt_text.heads_record(run, sites, splits))
     else:
-        prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=sinks == "mark")
+        prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=first_token == "mark")
 
 
 @from_records()
 def plot(
     prompt: PromptArgument = None,
     head: Annotated[str, typer.Option(help="Layer and head, such as 3.6.")] = ...,  # type: ignore[assignment]
-    out: Annotated[Path, typer.Option(help="The picture: a .png, .svg or .pdf file.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="File to write the picture to: .png, .svg or .pdf.")] = ...,  # type: ignore[assignment]
     *,
     source: PromptOptions,
 ) -> None:
@@ -145,9 +162,15 @@ def channels(
     src: SrcOption = None,
     *,
     source: PromptOptions,
-    top: Annotated[int, typer.Option(min=1, help="How many channels to show.")] = 12,
-    basis: Annotated[Basis, typer.Option(help="homogeneous: biases inside, as in the 2024 paper.")] = "linear",
-    draws: Annotated[int, typer.Option(min=0, help="Random rotations to compare S(v) with; 0 for none.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="How many channels are shown.")] = 12,
+    basis: Annotated[
+        Basis,
+        typer.Option(
+            help="Which matrix is split into channels: without biases (linear), or with biases inside, as in the 2024 "
+            "paper (homogeneous)."
+        ),
+    ] = "linear",
+    draws: Annotated[int, typer.Option(min=0, help="How many random rotations S(v) is compared with; 0: none.")] = 20,
     json: JsonOption = False,
 ) -> None:
     """How does one score split over the singular channels of its head?

@@ -27,14 +27,17 @@ class Baseline:
 
     like: str | None = option(
         None,
-        "The baseline. A file of prompts of the same template, at least 8, whose mean it is: JSON Lines, on whose "
-        "answers the circuit is tried, too, or plain text, a prompt a line. words: this prompt with other words "
-        "(the default). resting: what the model writes in any text.",
+        "The baseline that stands in for what is removed. FILE: the mean over its prompts, at least 8 of the "
+        "same template, as plain text (a prompt a line) or JSON Lines, whose answers are tested, too. words: "
+        "the mean over this prompt with other words. resting: what the model writes in any text. Default: "
+        "words.",
         metavar="FILE|words|resting",
         panel=PANEL,
     )
     counterfactual: str | None = option(
-        None, "One prompt of as many tokens: what it writes is the baseline.", panel=PANEL
+        None,
+        "Take as baseline what the model writes in this prompt, of as many tokens. Default: the baseline of --like.",
+        panel=PANEL,
     )
 
     def options(self) -> dict[str, Any]:
@@ -53,14 +56,14 @@ class Measuring(Baseline):
 
     text: Path | None = option(
         None,
-        "Text of your own, a paragraph a line, at least 8 lines: what the model writes in it on average is the "
-        "baseline (the resting state). For --effects and faithfulness.",
+        "Take as baseline of --effects and faithfulness what the model writes on average in this text: at "
+        "least 8 lines, a paragraph a line. Default: the baseline of --like.",
         metavar="FILE",
         panel=PANEL,
     )
     effects: bool = option(
         False,
-        "Measure what the answer loses without each token, node and edge, in a pass each; and shares of edges.",
+        "Measure what the answer loses without each token, node and edge, in a pass each, and the shares of edges.",
         panel=PANEL,
     )
     sufficient: bool = option(False, SUFFICIENT, panel=PANEL)
@@ -89,7 +92,7 @@ class Measuring(Baseline):
             raise KeyholeError("--sufficient searches by what is kept of the answer: leave out --no-faithfulness.")
         if tracing:
             raise KeyholeError(
-                "--sufficient searches and does not trace: leave out --method, --seeds, --tau, --keys, --sinks, "
+                "--sufficient searches and does not trace: leave out --method, --metric, --tau, --keys, --first-token, "
                 "--through and what belongs to them."
             )
 

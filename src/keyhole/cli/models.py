@@ -1,11 +1,12 @@
-"""Commands of the laboratory that look at trained models: emergence and the basis.
+"""Commands of the laboratory that look at trained models: emergence, the basis, and how sparse heads are.
 
 The laboratory's command about training: does attention become sparse?
 """
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +27,10 @@ from keyhole.files import require_folder
 if TYPE_CHECKING:
     from keyhole.lab.watched import Watched
 
-_REVISIONS = "Checkpoints of --model, first to last: step1000,step8000, or all of a Pythia, or of a folder of folders."
+_REVISIONS = (
+    "Checkpoints of --model, first to last, such as step1000,step8000, or all. Default: those of the "
+    "paper, for pythia-160m."
+)
 MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
 
 
@@ -34,10 +38,14 @@ MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "a
 def emergence(
     model: ModelOption = None,
     revisions: Annotated[str | None, typer.Option(help=_REVISIONS)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One seed and few steps, to see that it runs.")] = False,
-    prompts: Annotated[int, typer.Option(min=8, help="Indirect-object prompts, with --revisions.")] = 32,
-    seed: Annotated[int, typer.Option(min=0, help="The first of the seeds; with --revisions, of the prompts.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the picture and the models trained here.")] = Path("emergence"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train one seed for a few steps, to see that it runs.")
+    ] = False,
+    prompts: Annotated[int, typer.Option(min=8, help="How many indirect-object prompts, with --revisions.")] = 32,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The first of the seeds; with --revisions, the seed of the prompts.")
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the trained models.")] = Path("emergence"),
     figures: FiguresOption = "png",
     device: DeviceOption = None,
     json: JsonOption = False,
@@ -111,10 +119,12 @@ def basis(
     task: Annotated[str, typer.Argument(help="A task whose prompts have a right and a wrong answer.")] = "ioi",
     *,
     source: ModelOptions,
-    prompts: Annotated[int, typer.Option("--n", min=1, help="Prompts that the model answers rightly.")] = 16,
-    edges: Annotated[int, typer.Option(min=1, help="Into queries and keys, of each prompt.")] = 32,
-    draws: Annotated[int, typer.Option(min=1, help="Of random bases.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of prompts and random bases.")] = 0,
+    prompts: Annotated[
+        int, typer.Option("--n", min=1, help="How many prompts, all answered correctly by the model.")
+    ] = 16,
+    edges: Annotated[int, typer.Option(min=1, help="How many edges into queries and keys of each prompt.")] = 32,
+    draws: Annotated[int, typer.Option(min=1, help="How many random bases to compare with.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of prompts and random bases.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Does the answer need fewer channels in the singular basis than in other bases of the same heads?
@@ -145,3 +155,81 @@ def basis(
     show.plain(study.summary + "\n")
     show.table(*study.cells)
     show.plain(study.verdict)
+
+
+# The laboratory's command about real heads: over how many channels do their scores split?
+
+
+@lab.command()
+@from_records()
+def sparse(
+    *,
+    source: ModelOptions,
+    prompts: Annotated[
+        int, typer.Option(min=2, help="How many indirect-object prompts, and how many passages of unrelated text.")
+    ] = 60,
+    top: Annotated[int, typer.Option(min=1, help="How many heads are shown.")] = 15,
+    seed: Annotated[int, typer.Option(help="Seed of prompts and rotations.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """How many channels does a head need where it fires, on task prompts and on unrelated text?
+
+    That text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the organism, which knows
+    no other words, prompts of its other tasks.
+
+    Examples:
+
+        keyhole lab sparse
+
+        keyhole lab sparse --model SmolLM2.gguf --prompts 30
+    """
+    from keyhole.lab.head_summary import pooled, summaries, unrelated_text
+    from keyhole.lab.sparse import sparse_study
+    from keyhole.tasks.catalogue import examples
+
+    loaded = source.load()
+    texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
+    studies = {}
+    other, what = unrelated_text(loaded, texts, seed)
+    for name, given in (("task", texts), ("unrelated", other)):
+        with show.progress_bar(f"Running {name}") as progress:
+            studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
+    lines = [
+        (name, "firing" if firing else "quiet", pooled(s, firing=firing))
+        for name, s in studies.items()
+        for firing in (True, False)
+    ]
+    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda one: one.n_recon.mean)
+    if json:
+        show.as_json(
+            {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
+        )
+        return
+    columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
+    show.table(columns, [(name, firing, *_cells(one)) for name, firing, one in lines])
+    show.table(("head", "", *columns[2:]), [(one.name, "firing", *_cells(one)) for one in heads[:top]])
+    needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
+    show.plain(
+        f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
+        f"unrelated: text of {what}"
+    )
+    if any(math.isnan(value) for *_, one in lines for value in _numbers(one).values()):
+        show.plain("note: - where no such pair can be measured: take more --prompts.")
+
+
+def _numbers(summary: Any) -> dict[str, float]:
+    names = ("n_recon", "n_tolerant", "n_rotated", "sparsity", "rotated", "slices", "slices_rotated")
+    return {"pairs": summary.pairs, **{name: getattr(summary, name).mean for name in names}}
+
+
+def _cells(summary: Any) -> tuple[str, ...]:
+    numbers = _numbers(summary)
+    return (
+        str(summary.pairs),
+        number(numbers["n_recon"], 1),
+        number(numbers["n_rotated"], 1),
+        number(numbers["sparsity"], 2),
+        number(numbers["rotated"], 2),
+        number(numbers["slices"], 1),
+        number(numbers["slices_rotated"], 1),
+    )

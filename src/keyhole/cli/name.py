@@ -29,30 +29,63 @@ if TYPE_CHECKING:
     from keyhole.naming.record import Naming
 
 TRANSCRIPT = Path("names.jsonl")
-ExplainerOption = Annotated[ExplainerName, typer.Option(help="Who names: counts and tests, or a model behind --llm.")]
-JudgeOption = Annotated[JudgeName, typer.Option(help="Who judges (detection): a rule, or a model behind --llm.")]
+ExplainerOption = Annotated[
+    ExplainerName,
+    typer.Option(help="Who names signals: counts and tests (statistics), or a language model behind --llm (llm)."),
+]
+JudgeOption = Annotated[
+    JudgeName, typer.Option(help="Who judges names, by detection: a rule, or a language model behind --llm (llm).")
+]
 QuestionsOption = Annotated[
-    int | None, typer.Option(min=1, help="Of either truth, to each name. Default: 20; of a model 10.")
+    int | None,
+    typer.Option(
+        min=1, help="How many questions each name is tested by, of either truth. Default: 20; 10 with --judge llm."
+    ),
 ]
 UrlOption = Annotated[
-    str | None, typer.Option("--llm", metavar="URL", help="An OpenAI-compatible server: http://localhost:8000/v1.")
+    str | None,
+    typer.Option(
+        "--llm",
+        metavar="URL",
+        help="Address of an OpenAI-compatible server, such as http://localhost:8000/v1. Default: none.",
+    ),
 ]
-LlmModelOption = Annotated[str | None, typer.Option("--llm-model", metavar="NAME", help="The model that it serves.")]
+LlmModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--llm-model", metavar="NAME", help="Name of the model on that server. Default: none; needed with --llm."
+    ),
+]
 LlmKeyOption = Annotated[
     str | None,
     typer.Option(
-        "--llm-key", metavar="VARIABLE", help="The variable that holds the key. Default: KEYHOLE_ or OPENAI_API_KEY."
+        "--llm-key",
+        metavar="VARIABLE",
+        help="Environment variable that holds the server's key. Default: KEYHOLE_API_KEY or OPENAI_API_KEY.",
     ),
 ]
 TranscriptOption = Annotated[
-    Path, typer.Option(help="All that a model was asked and answered (.jsonl); the same command goes on from it.")
+    Path,
+    typer.Option(
+        help="File (.jsonl) of all questions to the language model and its answers; the same command goes on from it."
+    ),
 ]
-TriesOption = Annotated[int, typer.Option("--llm-tries", min=1, help="Of each request, with growing waits.")]
-PerMinuteOption = Annotated[float | None, typer.Option("--llm-per-minute", min=0.01, help="Requests, at most.")]
+TriesOption = Annotated[
+    int, typer.Option("--llm-tries", min=1, help="How often a request is tried, with growing waits.")
+]
+PerMinuteOption = Annotated[
+    float | None, typer.Option("--llm-per-minute", min=0.01, help="Requests per minute, at most. Default: no limit.")
+]
 PriceOption = Annotated[
-    tuple[float, float] | None, typer.Option(metavar="IN OUT", help="Of a million tokens, for the estimate.")
+    tuple[float, float] | None,
+    typer.Option(
+        metavar="IN OUT",
+        help="Price of a million tokens read and written, for the estimate of cost. Default: cost is not estimated.",
+    ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Ask for more than 1,000,000 tokens, too.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Go on without a question where more than 1,000,000 tokens are needed.")
+]
 
 
 # The command that names signals: what do they mean, and are the names right?
@@ -65,7 +98,9 @@ class NamedModel(ModelOptions):
     """The model of what is named."""
 
     model: str | None = option(
-        None, "Default: that of the circuit or store, else the organism.", names=("--model", "-m")
+        None,
+        "Hub name, model folder or .gguf file. Default: the model of the circuit or store, else the built-in organism.",
+        names=("--model", "-m"),
     )
 
     def load_of(self, about: Any) -> Model:
@@ -78,21 +113,36 @@ class NamedModel(ModelOptions):
 @from_records()
 def name(
     what: Annotated[
-        str, typer.Argument(help="A circuit or features (.json), a store, a head 3.1, or one: 3.1:4, mary.json#12.")
+        str,
+        typer.Argument(
+            help="A circuit or features (.json), a store, a head 3.1, a channel 3.1:4 or an edge mary.json#12."
+        ),
     ],
     corpus: Annotated[
-        str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
+        str | None,
+        typer.Option(
+            help="Text to read: a text file, .jsonl, or hf:NAME of a dataset. Default: text of tasks for the organism, "
+            "else English prose."
+        ),
     ] = None,
     *,
     source: NamedModel,
-    most: Annotated[int, typer.Option(min=1, help="How many signals: the most frequent, or strongest.")] = 100,
-    random: Annotated[int, typer.Option(min=0, help="Random directions of the same heads, as a control.")] = 200,
-    tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
+    most: Annotated[
+        int, typer.Option(min=1, help="How many signals are named: the most frequent, or strongest.")
+    ] = 100,
+    random: Annotated[
+        int, typer.Option(min=0, help="How many random directions of the same heads are named, too, as a control.")
+    ] = 200,
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens are read.")] = 250_000,
     by: Annotated[
-        str | None, typer.Option(help="Tell a store's representatives side by side, by a label such as order.")
+        str | None,
+        typer.Option(
+            help="Show a store's representative circuits side by side, a column per value of this label, such as "
+            "order. Default: off."
+        ),
     ] = None,
     beside: Annotated[
-        str | None, typer.Option(help="What separates one channel or edge from this one, which attends alike?")
+        str | None, typer.Option(help="Show what separates the channel or edge from this other one. Default: off.")
     ] = None,
     explainer: ExplainerOption = "statistics",
     judge: JudgeOption = "rule",
@@ -105,9 +155,15 @@ def name(
     llm_per_minute: PerMinuteOption = None,
     price: PriceOption = None,
     yes: YesOption = False,
-    seed: Annotated[int, typer.Option(help="Of texts, random directions and questions.")] = 0,
-    folder: Annotated[Path | None, typer.Option(help="Keep examples here; the same command goes on from it.")] = None,
-    out: Annotated[list[Path] | None, typer.Option(help="Write .json (for --names), .html, .csv; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of texts, random directions and questions.")] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps the examples; the same command goes on from it. Default: none."),
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="File to write the names to: .json (for --names), .html or .csv; repeatable. Default: none."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """What do signals mean, and are the names right?
@@ -127,13 +183,7 @@ def name(
 
         keyhole name mary.json --most 40
 
-        keyhole name 3.1 --corpus texts.txt --random 50
-
         keyhole name ioi.store --by order --folder examples --out names.html
-
-        keyhole name 3.1:4 --beside 3.1:9
-
-        keyhole name features.json
 
         keyhole name ioi.store --most 20 --random 20 --explainer llm --judge llm --llm http://localhost:8000/v1
         --llm-model qwen

@@ -1,6 +1,6 @@
-"""What do the options of several commands take, and in which groups does help show them?
+"""What do the options of several commands take, and which words?
 
-Which words do options take? The library's own choices, spelled again where help can read them without torch.
+The choices are the library's own, spelled again where help can read them without torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from keyhole import show
 from keyhole.brief import Head, head_named
@@ -25,6 +24,7 @@ from keyhole.strict import parse_json, quoted
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.models.tokens import Prompt
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
 Traced = TypeVar("Traced", bound=TraceSettings)
@@ -53,25 +53,32 @@ JudgeName = Literal["rule", "llm"]
 
 _DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
 DTYPE = (
-    "Numbers to compute with; auto: as the weights are stored. Many models are refused in float16 and bfloat16, which "
-    "round too coarsely."
+    "Number format to compute with; auto: as the weights are stored. Many models are refused in float16 "
+    "and bfloat16, which round too coarsely."
 )
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
+    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Default: the built-in organism."),
 ]
 DtypeOption = Annotated[Dtype, typer.Option(help=DTYPE)]
-DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
-DestOption = Annotated[str, typer.Option(help="The attending token: a position or its text.")]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="Device that the model is put on, such as cuda. Default: the CPU.")
+]
+DestOption = Annotated[str, typer.Option(help="The attending token: a position (-1: the last) or its text.")]
 SrcOption = Annotated[
-    str | None, typer.Option(help="The attended token: a position or its text. Default: the most attended one.")
+    str | None,
+    typer.Option(help="The attended token: a position or its text. Default: the token that gets the most attention."),
 ]
 TauOption = Annotated[str, typer.Option(help=TAU)]
 KeysOption = Annotated[Keys, typer.Option(help=KEYS)]
 BosOption = Annotated[bool | None, typer.Option("--bos/--no-bos", help=BOS)]
-FiguresOption = Annotated[str, typer.Option(help="Write pictures as these: png, svg, pdf; for example svg,pdf.")]
+FiguresOption = Annotated[
+    str, typer.Option(help="File formats of the pictures: png, svg, pdf, or several such as svg,pdf.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
+PromptArgument = Annotated[
+    str | None, typer.Argument(help="The prompt, in quotes. Needed unless --token-ids is given.", show_default=False)
+]
 
 
 @dataclass(frozen=True)
@@ -79,11 +86,11 @@ class ModelOptions:
     """Which model, and how it is loaded."""
 
     model: str | None = option(
-        None, "Hub name, model folder or .gguf file. Without it: the built-in organism.", names=("--model", "-m")
+        None, "Hub name, model folder or .gguf file. Default: the built-in organism.", names=("--model", "-m")
     )
-    revision: str | None = option(None, "Revision of a hub model, for checkpoint studies.")
+    revision: str | None = option(None, "Revision of a hub model: a branch, tag or commit. Default: the newest.")
     dtype: Dtype = option("float32", DTYPE)
-    device: str | None = option(None, "Where to put the model, for example cuda.")
+    device: str | None = option(None, "Device that the model is put on, such as cuda. Default: the CPU.")
 
     def load(self, name: str | None = None) -> Model:
         """Load what --model names, or the model of this name."""
@@ -102,7 +109,7 @@ class CircuitModel(ModelOptions):
     """The model of a circuit file."""
 
     model: str | None = option(
-        None, "Hub name, model folder or .gguf file. Without it: the circuit's own model.", names=("--model", "-m")
+        None, "Hub name, model folder or .gguf file. Default: the circuit's own model.", names=("--model", "-m")
     )
 
 
@@ -110,18 +117,38 @@ class CircuitModel(ModelOptions):
 class PromptOptions(ModelOptions):
     """Which model runs a prompt, and how the prompt becomes tokens."""
 
-    token_ids: str | None = option(None, "The prompt as token ids, such as 8,10,84.")
+    token_ids: str | None = option(
+        None, "The prompt as token ids, such as 8,10,84. Default: the prompt's text is tokenized."
+    )
     bos: bool | None = option(None, BOS)
+    chat: bool = option(
+        False, "The prompt is a user's message, or a JSON list of messages: put it into the model's chat template."
+    )
+    system: str | None = option(None, "With --chat: a system prompt that stands before the messages.")
 
-    def run(self, prompt: str | None) -> Run:
-        """Load the model and run the prompt, or the ids of --token-ids."""
+    def read(self, prompt: str | None) -> Prompt:
+        """The prompt as the library takes it: text, the ids of --token-ids, or messages."""
         if (prompt is None) == (self.token_ids is None):
             raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
-        asked = prompt if prompt is not None else read_ids(self.token_ids or "")
+        if self.system is not None and not self.chat:
+            raise KeyholeError("--system stands before the messages of a chat: add --chat.")
+        if prompt is None:
+            if self.chat:
+                raise KeyholeError("--chat puts text into the chat template, and --token-ids are tokens already.")
+            return read_ids(self.token_ids or "")
+        if not self.chat:
+            return prompt
+        from keyhole.models.chat import messages_of
+
+        return messages_of(prompt, self.system)
+
+    def run(self, prompt: str | None) -> Run:
+        """Load the model and run the prompt, the ids of --token-ids, or the messages of a chat."""
+        text = self.read(prompt)
         model = self.load()
         with show.progress("Running the prompt"):
-            run = model.run(asked, bos=self.bos)
-        if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
+            run = model.run(text, bos=self.bos)
+        if isinstance(text, str) and text.endswith(" ") and not run.tokens[-1].strip():
             show.note(
                 "the prompt ends in a space, which is a token of its own here: most models were not trained to go on "
                 "from there. Leave it out unless you mean it."
@@ -254,51 +281,3 @@ def write_each(places: Sequence[Path], save: Callable[[Path], object], *, json: 
             show.plain(f"wrote {path}")
     if failed:
         raise failed[0]
-
-
-# How is help laid out? In sections: options by the method they belong to, commands by what they are asked about.
-
-
-class Sectioned(TyperCommand):
-    """A command whose help has a section for every panel of its options: plain help would ignore panels."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # click's, or typer's copy of them
-        """Write a section for arguments, one for options, and one for every panel."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                usual = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-
-class Grouped(TyperGroup):
-    """A group whose help lists its commands by panel, each with its whole first sentence: click would cut it."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for every panel, with all descriptions below each other."""
-        width = max(map(len, self.commands))
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            panel = getattr(command, "rich_help_panel", None)
-            title = panel if isinstance(panel, str) else "Commands"
-            sections.setdefault(title, []).append((name.ljust(width), first_sentence(command.help or "")))
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-def first_sentence(text: str) -> str:
-    r"""The first sentence of a command's help, on one line.
-
-    >>> first_sentence("Where else does this fire? The strongest places.")
-    'Where else does this fire?'
-    >>> first_sentence("Reads a .gguf file, and S(v)\nof heads.")
-    'Reads a .gguf file, and S(v) of heads.'
-    """
-    sentences = re.split(r"(?<=[.?!])\s+", " ".join(text.split("\n\n")[0].split()))
-    return sentences[0]

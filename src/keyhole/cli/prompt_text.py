@@ -121,7 +121,7 @@ def heads(run: Run, splits: Sequence[Channels], *, found: int, collapsed: int, m
     show.table(columns, rows)
     notes = [f"{len(splits)} of {found} firings shown"]
     if collapsed:
-        notes.append(f"{collapsed} on the first token are only counted (--sinks keep lists them)")
+        notes.append(f"{collapsed} on the first token are only counted (--first-token keep lists them)")
     show.rich("; ".join(notes) + ".")
     show.rich(
         "x unif.: weight x visible keys. S(v), N: how sparse, how many channels make the relative attention.\n"

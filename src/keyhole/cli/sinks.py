@@ -28,10 +28,14 @@ def sinks(
     store: StoreArgument,
     *,
     source: StoreModel,
-    prompts: Annotated[int, typer.Option(min=6, help="How many of the store's; one in three is held out.")] = 24,
+    prompts: Annotated[
+        int, typer.Option(min=6, help="How many of the store's prompts; a third of them is held out.")
+    ] = 24,
     tau: TauOption = "dynamic",
-    draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads, and of resampled prompts.")] = 99,
-    controls: Annotated[int, typer.Option(min=1, help="Other subspaces that are removed, of each kind.")] = 9,
+    draws: Annotated[int, typer.Option(min=19, help="How many draws of shuffled heads and of resampled prompts.")] = 99,
+    controls: Annotated[
+        int, typer.Option(min=1, help="How many other subspaces of each kind are removed as controls.")
+    ] = 9,
     seed: SeedOption = 0,
     out: OutOption = None,
     json: JsonOption = False,
@@ -76,12 +80,17 @@ def sinks(
 def shared(
     store: StoreArgument,
     other: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="A store of another task, of the same model.")
+        Path | None, typer.Argument(metavar="[OTHER]", help="A store of another task of the same model. Default: none.")
     ] = None,
     *,
     source: StoreModel,
-    prompts: Annotated[int, typer.Option(min=1, help="How many of the store's are run anew for signals.")] = 64,
-    draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads; twice as many of dealt prompts.")] = 99,
+    prompts: Annotated[
+        int, typer.Option(min=1, help="How many of the store's prompts are run again for their signals.")
+    ] = 64,
+    draws: Annotated[
+        int,
+        typer.Option(min=19, help="How many draws of shuffled heads; twice as many of prompts dealt to two halves."),
+    ] = 99,
     seed: SeedOption = 0,
     out: OutOption = None,
     json: JsonOption = False,

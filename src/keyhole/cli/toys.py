@@ -1,21 +1,18 @@
-"""Commands of the laboratory: toy models with known answers, theorems, and sparsity of real heads."""
+"""Commands of the laboratory: toy models with known answers, and theorems."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
-from keyhole.cli.from_record import from_records
+from keyhole.cli.help import Grouped
 from keyhole.cli.options import (
-    Grouped,
     JsonOption,
     Latents,
-    ModelOptions,
     Preset,
     QueryMode,
     Reduction,
@@ -38,26 +35,42 @@ def number(value: float, decimals: int) -> str:
 @lab.command()
 def svf(
     preset: Annotated[
-        Preset, typer.Option(help="fast: sum, lambda 20, 15,000 steps; paper: mean, lambda 4, 30,000 steps.")
+        Preset,
+        typer.Option(
+            help="Settings of the training. fast: sum, lambda 20, 15,000 steps; paper: mean, lambda 4, 30,000 steps."
+        ),
     ] = "fast",
-    seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    pairs: Annotated[int, typer.Option(min=1, help="Attended pairs; their targets T fall from the first.")] = 4,
-    top: Annotated[float, typer.Option(help="T of the first pair.")] = 24.0,
-    step: Annotated[float, typer.Option(help="By how much T falls from pair to pair.")] = 3.0,
-    features: Annotated[int, typer.Option("--features", "-N", help="N, features.")] = 20,
-    dims: Annotated[int, typer.Option("--dims", "-D", help="D, dimensions of a token.")] = 10,
-    head: Annotated[int, typer.Option("--head-dims", "-H", help="H, dimensions of the head.")] = 10,
-    context: Annotated[int, typer.Option("--context", "-m", help="m, tokens in a context.")] = 4,
-    p: Annotated[float, typer.Option(help="Probability that a feature is present.")] = 0.52,
-    lam: Annotated[float | None, typer.Option("--lambda", help="Weight of attention. Default: the preset's.")] = None,
-    errors: Annotated[
-        Reduction | None, typer.Option(help="Of reconstruction, over features. Default: the preset's.")
+    seeds: Annotated[int, typer.Option(min=1, help="How many models are trained, each with its own seed.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
+    pairs: Annotated[
+        int,
+        typer.Option(
+            min=1, help="How many pairs of features attend to each other; their targets T fall from the first pair on."
+        ),
+    ] = 4,
+    top: Annotated[float, typer.Option(help="Target score T of the first pair.")] = 24.0,
+    step: Annotated[float, typer.Option(help="How much lower T is from one pair to the next.")] = 3.0,
+    features: Annotated[int, typer.Option("--features", "-N", help="N: how many features there are.")] = 20,
+    dims: Annotated[int, typer.Option("--dims", "-D", help="D: how many dimensions a token has.")] = 10,
+    head: Annotated[int, typer.Option("--head-dims", "-H", help="H: how many dimensions the head has.")] = 10,
+    context: Annotated[int, typer.Option("--context", "-m", help="m: how many tokens a context has.")] = 4,
+    p: Annotated[float, typer.Option(help="Probability that a feature is present, between 0 and 1.")] = 0.52,
+    lam: Annotated[
+        float | None, typer.Option("--lambda", help="Weight of the attention loss. Default: the preset's.")
     ] = None,
-    queries: Annotated[QueryMode, typer.Option(help="The last token of its context, or a token of its own.")] = "last",
-    steps: Annotated[int | None, typer.Option(help="Training steps. Default: the preset's.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for large sweeps.")] = "cpu",
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder to resume an interrupted training from.")] = None,
+    errors: Annotated[
+        Reduction | None,
+        typer.Option(help="How errors of reconstruction are added over features. Default: the preset's."),
+    ] = None,
+    queries: Annotated[
+        QueryMode, typer.Option(help="Which token attends: the last of its context (last), or a separate one (indep).")
+    ] = "last",
+    steps: Annotated[int | None, typer.Option(help="How many training steps. Default: the preset's.")] = None,
+    device: Annotated[str, typer.Option(help="Device to train on: cpu, or cuda for large sweeps.")] = "cpu",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps the training, which goes on from it after a stop. Default: none."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Do singular vectors of a head become features? Trains the superposition toy with an attention head.
@@ -149,11 +162,18 @@ def _show_aligned(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]"
 def payload(
     r1: Annotated[int, typer.Argument(help="Rank of the first latent.")] = 3,
     r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 5,
-    d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 16,
-    latents: Annotated[Latents, typer.Option(help="Signs, normal numbers, or points of spheres.")] = "discrete",
-    preset: Annotated[Preset, typer.Option(help="fast: 4,000 steps; paper: early stopping.")] = "fast",
-    seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
-    steps: Annotated[int | None, typer.Option(help="Training steps at most. Default: the preset's.")] = None,
+    d_head: Annotated[int, typer.Option(help="How many dimensions the head has.")] = 16,
+    latents: Annotated[
+        Latents,
+        typer.Option(
+            help="What latents are: signs (discrete), normal numbers (gaussian), or points on spheres (sphere)."
+        ),
+    ] = "discrete",
+    preset: Annotated[
+        Preset, typer.Option(help="Settings of the training. fast: 4,000 steps; paper: early stopping.")
+    ] = "fast",
+    seeds: Annotated[int, typer.Option(min=1, help="How many models are trained, each with its own seed.")] = 3,
+    steps: Annotated[int | None, typer.Option(help="How many training steps at most. Default: the preset's.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Does a contrast find latents that are known? Trains payload-retrieval heads and looks for their features.
@@ -194,7 +214,7 @@ def payload(
 @lab.command()
 def theorems(
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds that cases are drawn with. Default: 3, and 4 for Theorem 3.")
+        int | None, typer.Option(min=1, help="How many seeds cases are drawn with. Default: 3, and 4 for Theorem 3.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -223,76 +243,3 @@ def theorems(
         show.table(("theorem", "measured", ">worst", ">limit", "ok"), rows)
         show.plain("\n".join(f"{c.name}: {c.applicable} of {c.drawn} cases meet its assumptions" for c in checks))
     raise typer.Exit(0 if all(check.holds for check in checks) else 1)
-
-
-@lab.command()
-@from_records()
-def sparse(
-    *,
-    source: ModelOptions,
-    prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
-    top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
-    seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
-    json: JsonOption = False,
-) -> None:
-    """How many channels does a head need where it fires, on task prompts and on unrelated text?
-
-    That text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the organism, which knows
-    no other words, prompts of its other tasks.
-
-    Examples:
-
-        keyhole lab sparse
-
-        keyhole lab sparse --model SmolLM2.gguf --prompts 30
-    """
-    from keyhole.lab.head_summary import pooled, summaries, unrelated_text
-    from keyhole.lab.sparse import sparse_study
-    from keyhole.tasks.catalogue import examples
-
-    loaded = source.load()
-    texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
-    studies = {}
-    other, what = unrelated_text(loaded, texts, seed)
-    for name, given in (("task", texts), ("unrelated", other)):
-        with show.progress_bar(f"Running {name}") as progress:
-            studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
-    lines = [
-        (name, "firing" if firing else "quiet", pooled(s, firing=firing))
-        for name, s in studies.items()
-        for firing in (True, False)
-    ]
-    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda one: one.n_recon.mean)
-    if json:
-        show.as_json(
-            {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
-        )
-        return
-    columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
-    show.table(columns, [(name, firing, *_cells(one)) for name, firing, one in lines])
-    show.table(("head", "", *columns[2:]), [(one.name, "firing", *_cells(one)) for one in heads[:top]])
-    needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
-    show.plain(
-        f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
-        f"unrelated: text of {what}"
-    )
-    if any(math.isnan(value) for *_, one in lines for value in _numbers(one).values()):
-        show.plain("note: - where no such pair can be measured: take more --prompts.")
-
-
-def _numbers(summary: Any) -> dict[str, float]:
-    names = ("n_recon", "n_tolerant", "n_rotated", "sparsity", "rotated", "slices", "slices_rotated")
-    return {"pairs": summary.pairs, **{name: getattr(summary, name).mean for name in names}}
-
-
-def _cells(summary: Any) -> tuple[str, ...]:
-    numbers = _numbers(summary)
-    return (
-        str(summary.pairs),
-        number(numbers["n_recon"], 1),
-        number(numbers["n_rotated"], 1),
-        number(numbers["sparsity"], 2),
-        number(numbers["rotated"], 2),
-        number(numbers["slices"], 1),
-        number(numbers["slices_rotated"], 1),
-    )

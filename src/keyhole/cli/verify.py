@@ -36,14 +36,19 @@ def verify(
     source: CircuitModel,
     mode: Annotated[
         Mode,
-        typer.Option(help="Edit scores and what MLPs read, one head, MLPs and one reader, or all that follows."),
+        typer.Option(
+            help="What is computed anew after a removal: scores and what MLPs read (exact), one head (local), MLPs and "
+            "one reader (chain), or everything that follows (global)."
+        ),
     ] = "exact",
-    draws: Annotated[int, typer.Option(min=0, help="Random controls per removal.")] = 3,
-    sides_only: Annotated[bool, typer.Option("--sides-only", help="Whole sides of firings, not single edges.")] = False,
-    top: Annotated[int, typer.Option(min=1, help="How many removals to show.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the controls.")] = 0,
+    draws: Annotated[int, typer.Option(min=0, help="How many random controls per removal.")] = 3,
+    sides_only: Annotated[
+        bool, typer.Option("--sides-only", help="Remove whole sides of firings only, not single edges.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="How many removals are shown.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the random controls.")] = 0,
     backups: Annotated[
-        bool, typer.Option("--backups", help="Also remove each head with its backups: see keyhole backups.")
+        bool, typer.Option("--backups", help="Remove each head together with its backups, too; see `keyhole backups`.")
     ] = False,
     json: JsonOption = False,
 ) -> None:

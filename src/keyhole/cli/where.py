@@ -36,20 +36,29 @@ COLUMNS = (">value", ">attention", "src", "dest", "text")
 def where(
     what: Annotated[
         str,
-        typer.Argument(help="A head 3.1, channel 3.1:4 (3.1:4- its opposite), edge mary.json#12, feature f.json#0."),
+        typer.Argument(
+            help="A head 3.1, a channel 3.1:4 (3.1:4- for its opposite), an edge mary.json#12 or a feature f.json#0."
+        ),
     ],
     corpus: Annotated[
-        str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
+        str | None,
+        typer.Option(
+            help="Text to read: a text file, .jsonl, or hf:NAME of a dataset. Default: text of tasks for the organism, "
+            "else English prose."
+        ),
     ] = None,
     *,
     source: ModelOptions,
-    top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
-    tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
-    length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
+    top: Annotated[int, typer.Option(min=1, help="How many places are shown.")] = 12,
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens are read.")] = 250_000,
+    length: Annotated[int, typer.Option(min=4, help="How many tokens a chunk of text has.")] = 32,
     lens: Annotated[
-        bool, typer.Option("--lens", help="Tell which tokens' embeddings and unembeddings its directions are near to.")
+        bool,
+        typer.Option(
+            "--lens", help="Show the tokens whose embeddings and unembeddings are nearest to its directions, too."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of text.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
@@ -63,13 +72,9 @@ def where(
 
         keyhole where 3.1
 
-        keyhole where 3.1:0 --corpus texts.txt --top 5
-
         keyhole where mary.json#12 --json
 
         keyhole where features.json#3
-
-        keyhole where 3.1:0 --lens
     """
     from keyhole.naming.corpus.gather import where as find
     from keyhole.naming.subjects.stored import read_what
@@ -124,11 +129,15 @@ def features(
     circuit: Annotated[str, typer.Argument(help="A circuit file, or one of its edges: mary.json#12.")],
     sae: Annotated[
         Path,
-        typer.Option(help="The autoencoder's weights: .safetensors of SAELens or sparsify, Gemma Scope's .npz, ..."),
+        typer.Option(
+            help="File of the autoencoder's weights: .safetensors of SAELens or sparsify, or Gemma Scope's .npz."
+        ),
     ],
-    top: Annotated[int, typer.Option(min=1, help="Features of an edge.")] = 10,
-    edges: Annotated[int, typer.Option(min=1, help="Without an edge: the strongest so many signals.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the random directions.")] = 0,
+    top: Annotated[int, typer.Option(min=1, help="How many features of an edge are shown.")] = 10,
+    edges: Annotated[
+        int, typer.Option(min=1, help="With a whole circuit: how many of its strongest signals are looked up.")
+    ] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the random directions.")] = 0,
     *,
     source: CircuitModel,
     json: JsonOption = False,
@@ -178,7 +187,7 @@ def _label(circuit: Circuit, number: int) -> str:
     from keyhole.circuits.text import node_label
 
     edge = circuit.edges[number]
-    ends = [node_label(circuit.nodes[i], circuit.tokens) for i in (edge.source, edge.target)]
+    ends = [node_label(circuit.nodes[i], circuit.tokens) for i in (edge.sender, edge.receiver)]
     return f"{ends[0]} -> {ends[1]} {edge.side}"
 
 

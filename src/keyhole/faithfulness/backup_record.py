@@ -67,7 +67,7 @@ def handed_on(
 
 def predicted_row(run: "Run", cut: Cut) -> Float[Tensor, "pos"]:
     """All weights of a firing's row without some signals, from its weights and scores alone."""
-    record = run.layer(cut.layer)
+    record = run.attention_run(cut.layer)
     with exact_matmul():
         edit = head_edit(run, cut, head_delta(run, cut), "exact").row
         assert edit is not None
@@ -95,7 +95,7 @@ def handovers(
     outcomes = intervene(run, cuts, metric, mode="local", keep=True) if cuts else []
     found = []
     for cut, outcome in zip(cuts, outcomes, strict=True):
-        record = run.layer(cut.layer)
+        record = run.attention_run(cut.layer)
         assert outcome.row is not None
         measured, row = outcome.row.double(), predicted_row(run, cut)
         before = record.weights([cut.head], [cut.dest])[0, 0].double()

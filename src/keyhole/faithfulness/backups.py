@@ -112,7 +112,7 @@ class Lab:
         """The answer in each copy."""
         run, metric = self.asked.run, self.asked.metric
         answers = dict[int, float]()
-        with torch.no_grad(), exact_matmul(), run.model.steady():
+        with torch.no_grad(), exact_matmul(), run.model._steady():
             for i, result, copy in rerun_each(run, copies, progress, all_logits=False):
                 answers[i] = metric.of(result.logits(run, copy, metric.end))
         return [answers[i] for i in range(len(copies))]

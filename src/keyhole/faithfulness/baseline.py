@@ -80,7 +80,7 @@ def baseline(
     """
     if sum(given is not None for given in (like, counterfactual, text)) > 1:
         raise KeyholeError("give prompts like this one, or a counterfactual prompt, or a text: one baseline at a time.")
-    with run.model.steady():
+    with run.model._steady():
         if counterfactual is not None:
             return patched(run, counterfactual)
         if text is not None or like == "resting" or (like is None and run.model.tokenizer is None):
@@ -161,7 +161,7 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
 def resting(run: "Run", text: Path | str | None = None, *, progress: Progress | None = None) -> Baseline:
     """What writers write on average in any text; the first token, where heads rest, has a mean of its own."""
     model, lines = run.model, None if text is None else read_paragraphs(text)
-    rest = model.cached(("resting", lines or ""), lambda: model.hf.parameters(), lambda: _rest(model, lines, progress))
+    rest = model._cached(("resting", lines or ""), lambda: model.hf.parameters(), lambda: _rest(model, lines, progress))
     writes = rest[:, [0] + [1] * (len(run) - 1)]
     name = (
         "the resting state" if text is None else f"the resting state in {shortened(printable(Path(text).name), NAME)}"

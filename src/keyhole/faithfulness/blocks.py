@@ -183,8 +183,8 @@ def blocks_of(run: "Run", mlps: Sequence[MlpWeights]) -> tuple[Block, ...]:
 
 
 def _block(run: "Run", layer: int, mlp: MlpWeights) -> Block:
-    model, record = run.model, run.layer(layer)
-    family, module, weights = model.family, model.blocks[layer], model.weights(layer)
+    model, record = run.model, run.attention_run(layer)
+    family, module, weights = model.family, model.blocks[layer], model.folded(layer)
     attn = submodule(module, family.attn)
     before = _norm(model, optional(module, family.attn_norm))
     factor = None

@@ -300,7 +300,7 @@ def _removed(circuit: "Circuit", row: "Row") -> str:
         return "its causes"
     assert row.edge is not None
     edge = circuit.edges[row.edge]
-    source = node_label(circuit.nodes[edge.source], circuit.tokens)
+    source = node_label(circuit.nodes[edge.sender], circuit.tokens)
     if row.what == "chain":
         return f"causes of {source}"
     return f"{row.side} {source} {channels_label(edge.channels, 3)}"

@@ -56,10 +56,10 @@ class _Told:
     def edges(self) -> list[int]:
         """From an explained MLP into what reads it: signals, MLPs and the answer; values, which are linear, apart."""
         found = enumerate(self.circuit.edges)
-        return [i for i, e in found if e.source in self.claims and e.side != "value" and self._explained(e)]
+        return [i for i, e in found if e.sender in self.claims and e.side != "value" and self._explained(e)]
 
     def _explained(self, edge: Edge) -> bool:
-        return edge.side != "mlp" or edge.target in self.claims
+        return edge.side != "mlp" or edge.receiver in self.claims
 
     @cached_property
     def changes(self) -> dict[int, list[Float[Tensor, "d_model"]]]:
@@ -109,7 +109,7 @@ def _without_causes(told: _Told, one: TracedMlp, *, free: bool) -> Removal:
         itself = _causes_row(told, one, gone)
         if not free:
             return [itself]
-        edges = [edge for edge in told.edges if told.circuit.edges[edge].source == one.node]
+        edges = [edge for edge in told.edges if told.circuit.edges[edge].sender == one.node]
         return [replace(itself, agrees=None), *(_row(told, edge, [g.seen[edge] for g in gone]) for edge in edges)]
 
     return Removal(
@@ -124,7 +124,7 @@ def _gone(told: _Told, node: int, removal: int, result: Rerun, copy: int, *, fre
     claim = told.claims[node]
     left = claim.left(result, copy, removal)
     answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
-    edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
+    edges = [edge for edge in told.edges if free and told.circuit.edges[edge].sender == node]
     seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
     change = left - claim.place.own[0]
     return _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
@@ -135,10 +135,10 @@ def _free(told: _Told, index: int, result: Rerun, copy: int, answer: float) -> f
     edge = told.circuit.edges[index]
     if edge.side == "target":
         return answer
-    node = told.circuit.nodes[edge.target]
+    node = told.circuit.nodes[edge.receiver]
     assert node.layer is not None
     if edge.side == "mlp":
-        claim = told.claims[edge.target]
+        claim = told.claims[edge.receiver]
         wrote = result.mlp_write(told.run, copy, node.layer)[node.dest]
         return float(wrote.to(claim.direction) @ claim.direction) / claim.value
     assert node.head is not None
@@ -151,7 +151,7 @@ def _chain(told: _Told, index: int) -> Removal:
     expected: list[float] = []  # of each copy, once they are made
 
     def copies() -> list[Edits]:
-        puts = [_put(told, index, change) for change in told.changes_of(edge.source)]
+        puts = [_put(told, index, change) for change in told.changes_of(edge.sender)]
         expected[:] = [value for _, value in puts]
         return [edits for edits, _ in puts]
 
@@ -159,7 +159,7 @@ def _chain(told: _Told, index: int) -> Removal:
         answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
         after = answer
         if edge.side == "mlp":
-            reader = told.claims[edge.target]
+            reader = told.claims[edge.receiver]
             after = reader.share(reader.written(result, copy))
         elif edge.side != "target":
             after = _free(told, index, result, copy, answer)
@@ -172,9 +172,9 @@ def _chain(told: _Told, index: int) -> Removal:
 def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
     """What puts a change into one reader alone, and what is predicted of it."""
     circuit, run, edge = told.circuit, told.run, told.circuit.edges[index]
-    node = circuit.nodes[edge.target]
+    node = circuit.nodes[edge.receiver]
     if edge.side == "mlp":
-        claim = told.claims[edge.target]
+        claim = told.claims[edge.receiver]
         left = claim.place.write(claim.place.x + change.to(claim.place.x))[0] @ claim.direction.to(claim.place.x)
         return Edits(mlps=(claim.edit(-change),)), float(left) / claim.value
     if edge.side == "dest" or edge.side == "src":
@@ -208,13 +208,13 @@ def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
 def _row(told: _Told, index: int, seen: Sequence[_Seen], *, promised: bool = False) -> Row:
     edge = told.circuit.edges[index]
     before = {"mlp": 1.0, "target": told.metric.of(told.run.logits[told.metric.end])}.get(edge.side)
-    weight = told.circuit.attention[edge.target] if before is None else before
+    weight = told.circuit.attention[edge.receiver] if before is None else before
     assert weight is not None
     agrees = None
     if promised and edge.side != "target":
         agrees = left_agrees(seen[0].after, seen[0].predicted, told.run.logits.dtype)
     return Row(
-        node=edge.target,
+        node=edge.receiver,
         side=edge.side,
         edge=index,
         before=weight,

@@ -221,8 +221,8 @@ def edge_list(joints: Iterable[tuple[int, int, int] | None]) -> EdgeList:
 
 def edge_of(circuit: Circuit, edge: Edge, wiring: Wiring) -> tuple[int, int, int] | None:
     """A circuit's edge as writer, reader and the token where it is read; None: a constant's."""
-    reader = circuit.nodes[edge.target]
-    ends = wiring.number(circuit.nodes[edge.source], reader, edge.side)
+    reader = circuit.nodes[edge.receiver]
+    ends = wiring.number(circuit.nodes[edge.sender], reader, edge.side)
     return None if ends is None else (*ends, int(getattr(reader, _AT[edge.side])))
 
 

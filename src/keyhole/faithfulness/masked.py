@@ -233,8 +233,8 @@ def masked(runs: Sequence["Run"], *, check: bool = True) -> Masked:
         raise KeyholeError("give at least one run, all of one model and of as many tokens.")
     model = runs[0].model
     for run in runs:
-        run.require_fresh()
-    with exact_matmul(), model.steady():
+        run._require_fresh()
+    with exact_matmul(), model._steady():
         mlps = mlps_of(model)
         words = torch.stack([run.layers[0].resid for run in runs])
         made = Masked(

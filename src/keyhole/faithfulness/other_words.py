@@ -88,7 +88,7 @@ class Vocabulary:
 
 def vocabulary_of(model: "Model") -> Vocabulary:
     """The vocabulary, looked through once."""
-    return model.cached(("words",), lambda: (), lambda: _vocabulary(model))
+    return model._cached(("words",), lambda: (), lambda: _vocabulary(model))
 
 
 def _vocabulary(model: "Model") -> Vocabulary:

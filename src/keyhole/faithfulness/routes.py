@@ -180,7 +180,7 @@ class Ways:
         found: dict[int, list[tuple[Edge, float]]] = {i: [] for i in range(len(self.circuit.nodes))}
         for edge in self.circuit.edges:
             if edge.influence:
-                found[edge.target].append((edge, edge.influence / self.circuit.influence[edge.target]))
+                found[edge.receiver].append((edge, edge.influence / self.circuit.influence[edge.receiver]))
         return found
 
     @cached_property
@@ -215,7 +215,7 @@ class Ways:
                 passed += reached[node]
                 continue
             for edge, share in self.below[node]:
-                reached[edge.source] += reached[node] * share
+                reached[edge.sender] += reached[node] * share
         return passed
 
     def routes(self) -> Iterator[Route]:
@@ -241,13 +241,13 @@ class Ways:
             if self.begins(node):
                 ends[None] += mass
             for edge, share in self.below[node]:
-                source, kind = self.circuit.nodes[edge.source], self.kinds[edge.source]
+                source, kind = self.circuit.nodes[edge.sender], self.kinds[edge.sender]
                 if kind == "move":
-                    moved[source.dest, source.src][edge.source] += mass * share
+                    moved[source.dest, source.src][edge.sender] += mass * share
                 elif kind == "word":
                     ends[source.dest] += mass * share
                 elif kind == "stay":
-                    staying[edge.source] += mass * share
+                    staying[edge.sender] += mass * share
         for move, masses in moved.items():
             yield Route((*route.moves, move), None, sum(masses.values())), masses
         for word, mass in ends.items():
@@ -283,12 +283,12 @@ def groups_on(ways: Ways, route: Route) -> tuple[dict[tuple[Kind, int], Group], 
         group = groups[ways.kinds[node], stage]
         group.carried[node] = mass
         for edge, share, further in rest.onward(*place):
-            part = mass * share * rest.of(further, edge.source) / rest.of(*place)
+            part = mass * share * rest.of(further, edge.sender) / rest.of(*place)
             if part > 0:
-                waiting[further, edge.source] += part
+                waiting[further, edge.sender] += part
                 group.sides[edge.side] += part
                 edges |= {edge: None} if part >= SMALL * route.share else {}
-                below = groups[ways.kinds[edge.source], further]
+                below = groups[ways.kinds[edge.sender], further]
                 below.influence += part * (below is not group)
     return groups, list(edges)
 
@@ -306,14 +306,14 @@ class _Rest:
         if (stage, node) not in self.known:
             end = "move" if self.route.word is None else "word"
             ended = stage == len(self.route.moves) and self.ways.begins(node) and self.ways.kinds[node] == end
-            further = sum(share * self.of(after, edge.source) for edge, share, after in self.onward(stage, node))
+            further = sum(share * self.of(after, edge.sender) for edge, share, after in self.onward(stage, node))
             self.known[stage, node] = float(ended) + further
         return self.known[stage, node]
 
     def onward(self, stage: int, node: int) -> Iterator[tuple[Edge, float, int]]:
         """The edges below a node that keep to the route, with their shares, and the stages they lead to."""
         for edge, share in self.ways.below[node]:
-            source, kind = self.ways.circuit.nodes[edge.source], self.ways.kinds[edge.source]
+            source, kind = self.ways.circuit.nodes[edge.sender], self.ways.kinds[edge.sender]
             if kind == "move" and (source.dest, source.src) in self.route.moves[stage : stage + 1]:
                 yield edge, share, stage + 1
             elif kind in ("stay", "word") and source.dest == self.route.token(stage):

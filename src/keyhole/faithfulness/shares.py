@@ -305,7 +305,7 @@ def question(run: "Run", metric: Metric, baseline: Baseline) -> MaskedQuestion:
         )
     if metric.end != len(run) - 1:
         raise KeyholeError("the run goes on after the token that predicts the answer: cut it there.")
-    with run.model.steady():
+    with run.model._steady():
         return MaskedQuestion(run, metric, baseline, replace(masked([run]), baseline=baseline.writes))
 
 

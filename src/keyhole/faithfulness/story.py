@@ -246,10 +246,10 @@ def _names(story: Story, path: Path, names: Mapping[Edge, str]) -> list[str]:
     circuit, found = story.circuit, []
     for writer in (one for step in path.steps if step.kind == "move" for one in step.writers):
         node = Node.of(writer)
-        into = [edge for edge in names if circuit.nodes[edge.target] == node]
+        into = [edge for edge in names if circuit.nodes[edge.receiver] == node]
         if writer.kind == "head" and into:
             best = max(into, key=lambda edge: edge.weight if edge.influence is None else edge.influence)
-            who = node_label(circuit.nodes[best.source], circuit.tokens)
+            who = node_label(circuit.nodes[best.sender], circuit.tokens)
             found.append(f"{writer.layer}.{writer.head} attends by {best.side} of {who}: {names[best]}")
     return found
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
+from keyhole.circuits.columns import Edges, Firings, Nodes
 from keyhole.circuits.records import Sufficient
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
@@ -32,7 +33,7 @@ from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, t
 from keyhole.tracing.assemble import answer_facts, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing
-from keyhole.tracing.settings import Seeds, Settings
+from keyhole.tracing.settings import AnswerMetric, Settings
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.why import explain_sites
 from keyhole.version import __version__
@@ -191,8 +192,8 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) 
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
     firings = _explained(run, heads)
     metric = asked.metric
-    seeds: Seeds = "linear" if metric.against else "prob"
-    settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, seeds=seeds)
+    answer: AnswerMetric = "linear" if metric.against else "prob"
+    settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, metric=answer)
     signals = [
         (Node.of(signal.writer), head, signal)
         for head in heads
@@ -208,13 +209,13 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) 
         for writer, reader, side, part in joints
     ]
     found_edges = len(edges)
-    whole = {(edge.source, edge.target, edge.side) for edge in edges}
+    whole = {(edge.sender, edge.receiver, edge.side) for edge in edges}
     edges += [
         Edge(index[writer], index[head], s.side, s.weight, s.ig, s.alone, s.channels)
         for writer, head, s in signals
         if (index[writer], index[head], s.side) not in whole
     ]
-    searched = {edges[i].target for i in range(len(edges)) if edges[i].channels}
+    searched = {edges[i].receiver for i in range(len(edges)) if edges[i].channels}
     (check,) = check_runs(Writes([run]), logits_at=[metric.end])
     checked(check, run)
     return Circuit(
@@ -231,10 +232,10 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) 
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
-        nodes=tuple(nodes),
+        nodes=Nodes.of(nodes),
         attention=tuple(_weight(run, node) if node.kind == "head" else None for node in nodes),
-        edges=tuple(edges),
-        firings=tuple(_traced(index[head], firings[head]) for head in heads if index[head] in searched),
+        edges=Edges.of(edges),
+        firings=Firings.of(_traced(index[head], firings[head]) for head in heads if index[head] in searched),
         run=run,
     )
 
@@ -247,7 +248,7 @@ def _channels(run: "Run", reader: Node, side: EdgeSide) -> tuple[int, ...]:
 
 
 def _weight(run: "Run", node: Node) -> float:
-    return float(run.layer(node.layer or 0).weights([node.head or 0], [node.dest])[0, 0, node.src])
+    return float(run.attention_run(node.layer or 0).weights([node.head or 0], [node.dest])[0, 0, node.src])
 
 
 def _traced(node: int, firing: Firing) -> Traced:
@@ -261,7 +262,7 @@ def _explained(run: "Run", heads: Sequence[Node]) -> dict[Node, Firing]:
     for node in heads:
         by_layer[node.layer or 0].append(node)
     firings: dict[Node, Firing] = {}
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         for layer, nodes in by_layer.items():
             sites = [(0, node.head or 0, node.dest, node.src) for node in nodes]
             for firing in explain_sites(writes, layer, sites).firings():
@@ -306,7 +307,7 @@ def _sources(asked: MaskedQuestion, found: Found) -> dict[tuple[int, int], dict[
     sources = {}
     for writer, dest in sorted(kept):
         who = wiring.writers[writer]
-        weights = run.layer(who.layer).weights([who.head or 0], [dest])[0, 0].tolist()
+        weights = run.attention_run(who.layer).weights([who.head or 0], [dest])[0, 0].tolist()
         taken = [s for s in range(dest + 1) if (writer, s) in read and reach.looks[writer, dest, s]]
         taken = taken or [int(np.argmax(weights[: dest + 1]))]  # only its query is kept: where it looks most
         sources[writer, dest] = {s: weights[s] for s in taken}

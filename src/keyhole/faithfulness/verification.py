@@ -50,12 +50,12 @@ def verify(
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
-    run.require_fresh()
+    run._require_fresh()
     metric = metric_of(circuit)
     some, note = not isinstance(edges, bool), ""
     if some and mode == "chain":
         raise KeyholeError('"chain" is of MLPs and their readers: remove single signals by another mode.')
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         removals = []
         if mode != "chain":
             removals += _firing_removals(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed)
@@ -122,7 +122,7 @@ def _some_cuts(circuit: Circuit, edges: Sequence[int]) -> Iterator[tuple[_Label,
             raise KeyholeError(f"there is no edge {number}: the circuit has edges 0 to {len(circuit.edges) - 1}.")
         edge = circuit.edges[number]
         cut = edge_cut(circuit, edge)
-        yield (traced[edge.target], cut.side, number), cut
+        yield (traced[edge.receiver], cut.side, number), cut
 
 
 def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Label, Cut]]:
@@ -138,7 +138,7 @@ def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Labe
         if not edges:
             continue
         for index, edge in enumerate(circuit.edges):
-            if edge.target == traced.node and (edge.side == "dest" or edge.side == "src"):
+            if edge.receiver == traced.node and (edge.side == "dest" or edge.side == "src"):
                 yield (traced, edge.side, index), edge_cut(circuit, edge)
 
 

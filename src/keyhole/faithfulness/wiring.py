@@ -181,7 +181,7 @@ def reach_of(run: "Run", wiring: Wiring) -> Reach:
     looks = np.zeros((len(wiring.writers), n, n), dtype=bool)
     usual = np.minimum(LOOKS, USUAL / np.arange(1, n + 1))[:, None]
     for layer in range(run.model.dims.layers):
-        record = run.layer(layer)
+        record = run.attention_run(layer)
         weights = torch.cat([record.weights(record.heads, dests) for dests in record.blocks], 1).float().cpu().numpy()
         first = 1 + layer * (heads + 1)
         looks[first : first + heads] = weights >= usual

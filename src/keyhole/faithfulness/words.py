@@ -42,7 +42,7 @@ def measured(
     progress: Progress | None = None,
 ) -> Story:
     """The same story, with words first and with the effects of its steps and paths."""
-    whole.require_fresh()  # effects of other weights would stand beside this circuit's influence
+    whole._require_fresh()  # effects of other weights would stand beside this circuit's influence
     metric, progress = metric_of(story.circuit), progress or silent
     run = until_answer(whole, metric.end)
     if like is not None and not isinstance(like, str):
@@ -192,7 +192,7 @@ def _left(step: Step, run: "Run", words: Words, token: int) -> float | None:
 
 
 def _attention(run: "Run", heads: list[Writer]) -> Float[np.ndarray, ""]:
-    weights = [run.layer(w.layer).weights([w.head or 0], [w.dest])[0, 0, w.src].item() for w in heads]
+    weights = [run.attention_run(w.layer).weights([w.head or 0], [w.dest])[0, 0, w.src].item() for w in heads]
     return np.asarray(np.mean(weights))
 
 

@@ -238,7 +238,7 @@ def edge_vector(
     if not 0 <= edge < len(circuit.edges):
         raise KeyholeError(f"there is no edge {edge}: this circuit has edges 0 to {len(circuit.edges) - 1}.")
     own = circuit.edges[edge]
-    into, weight = circuit.nodes[own.target], circuit.attention[own.target]
+    into, weight = circuit.nodes[own.receiver], circuit.attention[own.receiver]
     if own.side not in ("dest", "src"):
         raise KeyholeError(f"edge {edge} ends at an answer, an MLP or a value: it is no signal, and has no channels.")
     assert into.layer is not None and into.head is not None and weight is not None
@@ -251,5 +251,5 @@ def edge_vector(
 def signal_numbers(circuit: Circuit) -> list[int]:
     """The edges that have a vector, strongest first; constants of a head itself are written nowhere."""
     found = [i for i, edge in enumerate(circuit.edges) if edge.side in ("dest", "src")]
-    written = [i for i in found if circuit.nodes[circuit.edges[i].source].kind != "offset"]
+    written = [i for i in found if circuit.nodes[circuit.edges[i].sender].kind != "offset"]
     return sorted(written, key=lambda i: -circuit.edges[i].weight)

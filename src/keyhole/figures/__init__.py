@@ -1,4 +1,4 @@
-"""What does a result look like on paper? One function per figure: plain tensors in, a matplotlib Figure out."""
+"""Figures for papers: functions from a record or plain tensors to a matplotlib Figure."""
 
 from keyhole._moved import names_of
 from keyhole.figures.attention import attention_figure, head_figure

@@ -1,7 +1,4 @@
-"""Where does a head attend, and which heads take over?
-
-Where does a head attend? All its weights, tokens on both sides.
-"""
+"""Attention weights of one head as a picture, and which heads take over when another is removed."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,23 +38,38 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 _UNSEEN = "#ececea"
-_NAMED = 70  # tokens that all have their name at the axes; of longer prompts every second, third, ...
-_LETTERS = 16  # of such a name
+_NAMED = 70  # tokens with a label each; in longer prompts every second, third, ... has one
+_LETTERS = 16  # of a label, at most
 
 
 def head_figure(run: "Run", head: Head) -> Figure:
-    """Where does this head attend in this prompt?"""
+    """Draw all attention weights of one head in this prompt.
+
+    `head` is (layer, head). Keys that a token cannot see are grey. `run.plot(head)` is the same.
+
+    >>> import keyhole
+    >>> head_figure(keyhole.load().run("Mary gave John a book"), (3, 1)).axes[0].get_ylabel()
+    'attending token (dest)'
+    """
     layer, index = check_head(run, head)
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         weights = record.weights([index], range(len(run)))[0]
-    seen = visible_mask(record.first, torch.arange(len(run), device=weights.device), len(run))
-    weights = weights.masked_fill(~seen, float("nan"))
+    visible = visible_mask(record.first, torch.arange(len(run), device=weights.device), len(run))
+    weights = weights.masked_fill(~visible, float("nan"))
     return attention_figure(weights, run.tokens, title=f"{model_label(run.model.name)}, head {layer}.{index}")
 
 
 def attention_figure(weights: Float[Tensor, "dest src"], tokens: Sequence[str], *, title: str = "") -> Figure:
-    """Each row is a token and where it looks; NaN, drawn grey, are keys that it does not see."""
+    """Draw a matrix of attention weights, such as `run.layer(3).weights([1], range(len(run)))[0]`.
+
+    Each row is an attending token, each column an attended one, both labelled with `tokens`. NaN, drawn grey, stands
+    for keys that a token cannot see.
+
+    >>> weights = torch.tensor([[1.0, float("nan")], [0.3, 0.7]])
+    >>> attention_figure(weights, ["a", "b"], title="head 3.1").axes[0].get_title(loc="left")
+    'head 3.1'
+    """
     n = len(tokens)
     if weights.shape != (n, n):
         raise KeyholeError(f"{n} tokens have {n} x {n} weights, not {' x '.join(map(str, weights.shape))}.")
@@ -90,13 +102,13 @@ _NAMED_BACKUPS = 6  # backups whose names stand beside their dots
 _BARS = {"alone": GREY, "effects added": BLUE, "with its backups": RED, "with random heads": FAINT}
 
 
-def backups_figure(found: Backups) -> Figure:
-    """A dot a pair: the second head's effect alone, and after; beside it, joint removals."""
-    backed = [row for row in found.heads if row.supporting]
+def backups_figure(backups: Backups) -> Figure:
+    """A dot per pair: the second head's effect alone, and once the first is removed; beside it, joint removals."""
+    backed = [row for row in backups.heads if row.supporting]
     figure = blank(10.5 if backed else 6.0, 4.6)
-    heading(figure, f"Which heads take over? {plain(found.model)}")
+    heading(figure, f"Which heads take over? {plain(backups.model)}")
     axes = figure.subplots(1, 2 if backed else 1, squeeze=False)[0]
-    _pairs(axes[0], found)
+    _pairs(axes[0], backups)
     handles: list[Any] = [
         Line2D([], [], color=shade, marker="o", linestyle="none", markersize=6, label=kind)
         for kind, shade in _SHADES.items()
@@ -112,7 +124,7 @@ def backups_figure(found: Backups) -> Figure:
         axes[1].axvline(0, color=INK, linewidth=0.8)
         axes[1].set_yticks(range(len(backed)), [head_name(row.head) for row in backed])
         axes[1].set_ylim(len(backed) - 0.5, -0.5)
-        tidy(axes[1], "a head removed", x=f"effect on the {found.metric}")
+        tidy(axes[1], "a head removed", x=f"effect on the {backups.metric}")
         handles += [Patch(color=shade, label=name) for name, shade in _BARS.items()]
     legend(figure, handles, columns=5, beneath=True)
     return figure
@@ -123,19 +135,19 @@ def _bars(row: Any) -> dict[str, float]:
     return dict(zip(_BARS, (row.effect, row.expected, row.joint, random), strict=True))
 
 
-def _pairs(axis: Any, found: Backups) -> None:
-    others = [pair for row in found.heads for pair in row.pairs if not pair.kind]
-    axis.plot([p.alone for p in found.random], [p.after for p in found.random], "x", color=GREY, markersize=4)
+def _pairs(axis: Any, backups: Backups) -> None:
+    others = [pair for row in backups.heads for pair in row.pairs if not pair.kind]
+    axis.plot([p.alone for p in backups.random], [p.after for p in backups.random], "x", color=GREY, markersize=4)
     axis.plot([p.alone for p in others], [p.after for p in others], "o", color=BLUE, markersize=3, alpha=0.5)
-    for pair in found.pairs:
+    for pair in backups.pairs:
         axis.plot([pair.alone], [pair.after], "o", color=_SHADES[str(pair.kind)], markersize=6)
-    for pair in found.pairs[:_NAMED_BACKUPS]:
+    for pair in backups.pairs[:_NAMED_BACKUPS]:
         label = f"{head_name(pair.second)} without {head_name(pair.first)}"
         axis.annotate(label, (pair.alone, pair.after), xytext=(6, 0), textcoords="offset points", fontsize=8)
     ends = [*axis.get_xlim(), *axis.get_ylim()]
     line = [min(ends), max(ends)]
     axis.plot(line, line, color=FAINT, linewidth=1, zorder=0)
     axis.fill_between(
-        line, [y - found.bar for y in line], [y + found.bar for y in line], color=FAINT, alpha=0.4, zorder=0
+        line, [y - backups.bar for y in line], [y + backups.bar for y in line], color=FAINT, alpha=0.4, zorder=0
     )
-    tidy(axis, "a dot a pair", x="effect of a head", y="its effect once another is gone")
+    tidy(axis, "a dot per pair", x="effect of a head", y="its effect once another is gone")

@@ -29,7 +29,7 @@ _SIDE = {"head": -0.18, "mlp": 0.18}
 _ROOM = 0.19  # inches of a row of nodes: a label in its box, and a little
 _LINE_HEIGHT = 1.25  # of text, in font sizes
 _WIDE = 14.0  # points of an edge that carries all of the answer
-_KEY = 8  # names that are told; the strongest edges' ones
+_KEY = 8  # names listed below the picture: those of the strongest edges
 _PAGE = 6.75  # inches: the width of a page's text in most papers; a column of two has 3.25
 _TITLE, _TOKEN, _NODE, _SMALL = 9.0, 8.0, 7.0, 7.5  # points
 Names = Mapping[Edge, str]
@@ -43,10 +43,18 @@ def circuit_figure(
     names: Names | None = None,
     width: float | None = None,
 ) -> Figure:
-    """One circuit, or several side by side; of those that account for influence, nodes with `least` of the answer.
+    """Draw one circuit, or several side by side: tokens from left to right, layers from bottom to top.
 
-    `names` of edges, as `edge_names` gives them, have numbers in the picture and stand below it. `width` is the
-    figure's, in inches (6.75, or 5.4 for each of several). Letters keep their size: give the width of the print.
+    Args:
+        *circuits: What is drawn.
+        titles: One per circuit; default: its model and its answer.
+        least: The share of the answer below which a node is left out, in circuits that account for influence.
+        names: Names of edges, as `edge_names` returns them: numbers in the picture, with a list below it.
+        width: Of the figure, in inches: 6.75, or 5.4 for each of several. Letters keep their size, so give the width
+            at which it is printed.
+
+    Returns:
+        A matplotlib figure: `keyhole.figures.save` writes it.
     """
     figure = blank(_width(width, len(circuits)), 4.0)
     key = _key(circuits, names or {}, least)
@@ -81,7 +89,7 @@ def _width(width: float | None, circuits: int) -> float:
 
 
 def _heading(figure: Figure, circuit: Circuit, beside: int) -> tuple[str, str]:
-    """Whose answer it is, and in small letters where its influence ends or what its edges are as wide as."""
+    """Title (model and answer) and subtitle: where influence ends, or what the widths of edges mean."""
     title = plain(f"{model_label(str(circuit.model['name']))}{answer_label(circuit)}")
     below = f"where influence ends: {plain(ends_label(circuit, 4))}" if circuit.influence else ""
     if circuit.parameters.method == "svt":
@@ -107,52 +115,52 @@ def _below(figure: Figure, legend_rows: int) -> float:
 
 
 def _key(circuits: Sequence[Circuit], names: Names, least: float) -> dict[str, int]:
-    """Each name once, with its number: those of the strongest edges that are drawn."""
+    """Each name once, with its number: the names of the strongest edges in the picture."""
     drawn = [edge for circuit in circuits for edge in _drawn(circuit, names, least)]
     drawn.sort(key=lambda edge: -(edge.weight if edge.influence is None else edge.influence))
     return {text: i for i, text in enumerate(list(dict.fromkeys(names[edge] for edge in drawn))[:_KEY], start=1)}
 
 
 def _drawn(circuit: Circuit, names: Names, least: float) -> dict[Edge, Edge]:
-    """The named edges of which both ends are drawn, and what they are in the part that is drawn."""
+    """Named edges whose ends are both in the picture, with the matching edges of the part that is shown."""
     part = shown(circuit, least)
     ends = {_ends(part, edge): edge for edge in part.edges}
-    own = set(circuit.edges)
-    return {edge: ends[_ends(circuit, edge)] for edge in names if edge in own and _ends(circuit, edge) in ends}
+    edges = set(circuit.edges)
+    return {edge: ends[_ends(circuit, edge)] for edge in names if edge in edges and _ends(circuit, edge) in ends}
 
 
 def _ends(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int, ...]]:
-    return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, tuple(edge.channels)
+    return circuit.nodes[edge.sender], circuit.nodes[edge.receiver], edge.side, tuple(edge.channels)
 
 
-def _told(circuit: Circuit) -> list[tuple[int, Node]]:
-    """The nodes that are drawn: no biases and offsets."""
+def _drawn_nodes(circuit: Circuit) -> list[tuple[int, Node]]:
+    """Nodes that the picture shows, with their indices: all but biases and offsets."""
     return [(i, node) for i, node in enumerate(circuit.nodes) if node.kind in _FILL]
 
 
 def _rows(circuit: Circuit) -> float:
-    """How tall is it, in rows of nodes?"""
-    told = _told(circuit)
-    places = _places(told, sorted({node.dest for _, node in told}))
+    """The height of the picture, in rows of nodes."""
+    nodes = _drawn_nodes(circuit)
+    places = _places(nodes, sorted({node.dest for _, node in nodes}))
     return 1 + max((y for _, y in places.values()), default=0.0)
 
 
 def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int], *, room: float) -> None:
-    told = _told(circuit)
-    tokens = sorted({node.dest for _, node in told})
-    places = _places(told, tokens)
+    nodes = _drawn_nodes(circuit)
+    tokens = sorted({node.dest for _, node in nodes})
+    places = _places(nodes, tokens)
     for column in range(len(tokens)):
         axis.axvline(column, color=FAINT, linewidth=0.8, zorder=0)
     whole = sum(edge.weight for edge in circuit.edges if edge.side == "target")
     # a drop is at most 1; the contributions of svt have no such bound, and the largest stands for it
     most = max([1.0, *(edge.weight for edge in circuit.edges if edge.side != "target")])
     for edge in circuit.edges:
-        if edge.source in places and edge.target in places:
+        if edge.sender in places and edge.receiver in places:
             share = edge.weight / (whole if edge.side == "target" else 2 * most)
             share = share if edge.influence is None else edge.influence
             axis.add_patch(_line(edge, places, share, bow=0.0 if edge in numbers else 0.06))
     for edge, number in numbers.items():
-        if edge.source in places and edge.target in places:
+        if edge.sender in places and edge.receiver in places:
             _mark(axis, edge, places, number)
     for i, (x, y) in places.items():
         _node(axis, circuit.nodes[i], x, y)
@@ -168,7 +176,7 @@ def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int], *, room: flo
 
 
 def _node(axis: Any, node: Node, x: float, y: float) -> None:
-    """A head or an MLP by its name, in a box that is as wide as it; words and the answer as a dot."""
+    """A head or an MLP as its name in a box; tokens and the answer as a dot."""
     label = {"head": f"{node.layer}.{node.head}", "mlp": f"m{node.layer}"}.get(node.kind)
     if label is None:
         axis.plot([x], [y], "o", color=_FILL[node.kind], markersize=8, zorder=3)
@@ -178,8 +186,8 @@ def _node(axis: Any, node: Node, x: float, y: float) -> None:
 
 
 def _mark(axis: Any, edge: Edge, places: Places, number: int) -> None:
-    """A number in the middle of an edge, which is straight so that it lies on it."""
-    (x, y), (to_x, to_y) = places[edge.source], places[edge.target]
+    """A number in the middle of an edge, which is drawn straight so that the number lies on it."""
+    (x, y), (to_x, to_y) = places[edge.sender], places[edge.receiver]
     look = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": _LINE[edge.side], "linewidth": 0.8}
     axis.text(
         (x + to_x) / 2, (y + to_y) / 2, str(number), fontsize=_NODE - 1, ha="center", va="center", bbox=look, zorder=5
@@ -187,7 +195,7 @@ def _mark(axis: Any, edge: Edge, places: Places, number: int) -> None:
 
 
 def _name(circuit: Circuit, token: int) -> str:
-    """A token, and how much of the answer's influence ends in its word."""
+    """A token, and the share of the answer's influence that ends in its embedding."""
     text = token_label(circuit.tokens, token)
     if not circuit.influence:
         return text
@@ -197,27 +205,27 @@ def _name(circuit: Circuit, token: int) -> str:
 
 
 def _places(nodes: Sequence[tuple[int, Node]], tokens: Sequence[int]) -> Places:
-    """Columns are tokens, with heads on the left and MLPs on the right, so that edges within a column are seen.
+    """Columns are tokens, with heads on the left and MLPs on the right, so that edges within a column are visible.
 
-    Only levels that have nodes take room, each as much as its fullest cell needs: labels never cover each other.
+    Only levels with nodes take room, each as much as its fullest cell needs, so that labels never overlap.
     """
     cells: dict[tuple[float, int], list[tuple[int, Node]]] = {}
     for i, node in nodes:
         cells.setdefault((_level(node), tokens.index(node.dest)), []).append((i, node))
-    found: Places = {}
+    places: Places = {}
     floor = 0.0
     for level in sorted({level for level, _ in cells}):
-        row = {column: members for (own, column), members in cells.items() if own == level}
+        row = {column: members for (at_level, column), members in cells.items() if at_level == level}
         room = max(len(members) for members in row.values())
         for column, members in row.items():
             for place, (i, node) in enumerate(members):
-                found[i] = (column + _SIDE.get(node.kind, 0.0), floor + (room - len(members)) / 2 + place)
+                places[i] = (column + _SIDE.get(node.kind, 0.0), floor + (room - len(members)) / 2 + place)
         floor += room
-    return found
+    return places
 
 
 def _level(node: Node) -> float:
-    """Words below, then heads and MLPs of each layer, the answer on top."""
+    """Embeddings at the bottom, then heads and MLPs of each layer, the answer on top."""
     if node.layer is None:
         return float("inf")
     return {"embedding": -1.0, "mlp": node.layer + 0.5}.get(node.kind, float(node.layer))
@@ -225,8 +233,8 @@ def _level(node: Node) -> float:
 
 def _line(edge: Edge, places: Places, share: float, *, bow: float) -> FancyArrowPatch:
     return FancyArrowPatch(
-        places[edge.source],
-        places[edge.target],
+        places[edge.sender],
+        places[edge.receiver],
         arrowstyle="-",
         connectionstyle=f"arc3,rad={bow}",
         linewidth=max(0.5, _WIDE * share),

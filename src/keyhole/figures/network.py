@@ -1,6 +1,6 @@
-"""Which head writes to which, and through which token? Heads are ovals, the tokens that they read are boxes.
+"""Which head writes to which, and at which token? Heads are ovals, the tokens that they read are boxes.
 
-An edge leads from the head that writes to the token of the head that reads it there; that token stands beside its head.
+An edge leads from the head that writes to a token of the head that reads; the token stands beside that head.
 """
 
 from collections import defaultdict
@@ -59,15 +59,16 @@ def network_figure(
     known: Collection[Head] = (),
     most: int = 100,
 ) -> Figure:
-    """Layers from left to right; edges are as wide as what they carry, heads darker the more prompts they are in.
+    """Draw heads that write to heads, layers from left to right, edges as wide as what they carry.
 
-    `starts`: where tracing began. `fired`: in what share of the prompts each head was traced. Heads that are `known`
-    have a green border. Of many edges, `most` are drawn (`_followed`).
+    `starts`: heads where tracing began. `fired`: the share of prompts in which each head was traced; the larger, the
+    darker. `known` heads have a green border. At most `most` edges are drawn: those on the strongest paths from the
+    starts.
     """
     kept = _followed(edges, starts, most)
     places, (wide, high) = _laid_out(kept)
     figure = blank(max(6.6, wide + 0.5), max(3.2, high + 1.5))
-    part = f"; {len(kept)} of {len(edges):,}, on the strongest ways down from where tracing began"
+    part = f"; {len(kept)} of {len(edges):,}, on the strongest paths from where tracing began"
     heading(figure, title + (part if len(kept) < len(edges) else ""))
     axis = figure.subplots()
     margin = max(0.0, figure.get_figwidth() - 0.5 - wide) / 2
@@ -90,10 +91,10 @@ def network_figure(
 
 
 def _followed(edges: Mapping[TokenEdge, Carried], starts: Collection[Head], most: int) -> list[TokenEdge]:
-    """So many edges on the strongest ways down from the starts; all of them, if there are no more.
+    """At most so many edges, on the strongest paths down from the starts.
 
-    A step is as strong as the edge is frequent, times its part of all that is written for the reader at its token; a
-    way is the product of its steps. So edges near the starts come first, and side ways of weak ones last.
+    The strength of a step is the edge's frequency times its share of all that is written for the reader at its token;
+    that of a path is the product of its steps. So edges near the starts come first, branches of weak edges last.
     """
     if len(edges) <= most:
         return list(edges)
@@ -121,7 +122,7 @@ def _followed(edges: Mapping[TokenEdge, Carried], starts: Collection[Head], most
 
 
 def _laid_out(edges: Collection[TokenEdge]) -> tuple[Places, tuple[float, float]]:
-    """Where heads and their tokens stand, in inches, and how large all of it is."""
+    """Positions of heads and their tokens, in inches, and the size of the picture."""
     boxes: dict[Head, list[str]] = defaultdict(list)
     near: dict[Head, list[Head]] = defaultdict(list)
     for edge in edges:
@@ -159,7 +160,7 @@ def _laid_out(edges: Collection[TokenEdge]) -> tuple[Places, tuple[float, float]
 def _sorted_tokens(
     head: Head, tokens: Collection[str], edges: Collection[TokenEdge], at: Mapping[Head, float]
 ) -> list[str]:
-    """The tokens of a head from above, as the heads that write there stand: lines cross less."""
+    """The tokens of a head from top to bottom, in the order of the heads that write there: fewer lines cross."""
     writers = {
         token: fmean(at[edge.writer] for edge in edges if (edge.reader, edge.token) == (head, token))
         for token in tokens
@@ -168,7 +169,7 @@ def _sorted_tokens(
 
 
 def _frame(axis: Any, places: Places) -> None:
-    """Layers below, and nothing else."""
+    """Axes without anything but the layers' names below."""
     layers = {place[0]: x for place, (x, _) in places.items() if isinstance(place[1], int)}
     axis.set_xticks(list(layers.values()), [f"layer {layer}" for layer in layers], fontsize=9, color=INK)
     axis.set_yticks([])

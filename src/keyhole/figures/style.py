@@ -1,7 +1,4 @@
-"""How do all figures look alike, and how are they saved?
-
-Colours, blank figures, tidy axes, saving; matplotlib's global state is untouched.
-"""
+"""The common style of all figures: colours, blank figures, axes, saving. matplotlib's global state is untouched."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -22,14 +19,14 @@ from keyhole.files import require_file, write_at_once, xml_text
 from keyhole.report.report import DPI, PICTURES
 
 BLUE, RED, GREY, INK, FAINT = "#3465a4", "#cc4b37", "#9a9a96", "#333333", "#d9d9d6"
-# Chosen greedily for the largest distance in CIELAB to all colours before, as seen with normal, red-blind and
-# green-blind eyes: prefixes are good palettes too.
+# Chosen greedily for the largest distance in CIELAB to all earlier colours, under normal, red-blind and green-blind
+# vision: prefixes are good palettes too.
 PALETTE = (
     *("#3465a4", "#e08a1e", "#3fb38f", "#9c1f4f", "#6cc5ee", "#872d00", "#d2c378"),
     *("#8796ff", "#69005a", "#a5784b", "#008796", "#002d87", "#69d2d2"),
 )
 SUFFIXES = PICTURES
-KINDS = ("png",)  # as which pictures in folders are written, unless others are asked for
+KINDS = ("png",)  # formats of pictures written into a folder, unless others are requested
 _TITLE = 10.5  # points of a title; so many of its letters stand in an inch, too
 _LEGEND = 9.0  # points of a legend's text
 _HANDLE, _BETWEEN, _MARGIN = 2.4, 1.2, 0.25  # of a legend: a sample and its gap, a column's gap (in font sizes), inches
@@ -51,7 +48,7 @@ def blank(width: float, height: float) -> Figure:
 
 
 def tidy(axis: Any, title: str = "", *, x: str = "", y: str = "") -> None:
-    """Light spines, left-hand title, labels: every two-dimensional panel goes through here."""
+    """Light spines, a title on the left, labels: the look of every two-dimensional panel."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set(color=INK, linewidth=0.8)
     axis.tick_params(colors=INK, labelsize=9, width=0.8)
@@ -67,7 +64,7 @@ def heading(figure: Figure, title: str) -> None:
 
 
 def wrapped(figure: Figure, title: str, room: float = 1.0, *, size: float = _TITLE) -> str:
-    """The title in lines that fit into this share of the figure's width: text that is too long would be cut off."""
+    """The title in lines that fit into the share `room` of the figure's width: longer ones would be cut off."""
     return fill(title, max(12, int(_TITLE * _TITLE / size * room * figure.get_figwidth())))
 
 
@@ -88,7 +85,7 @@ def legend(
 
 
 def text_width(text: str, size: float) -> float:
-    """How wide is the widest line of a text, in inches?"""
+    """The width of a text's widest line, in inches."""
     lines = [line for line in text.split("\n") if line.strip()]
     font = FontProperties(size=size)
     return max((TextPath((0, 0), line, prop=font).get_extents().width for line in lines), default=0.0) / 72
@@ -106,7 +103,7 @@ def _columns(figure: Figure, labels: Sequence[str], most: int, size: float) -> i
 
 
 def scale(figure: Figure, axis: Any, image: Any, label: str) -> None:
-    """Which colour is how much? A bar beside a picture of numbers."""
+    """A colour bar beside a picture of numbers."""
     bar = figure.colorbar(image, ax=axis, shrink=0.85, pad=0.02)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
@@ -114,7 +111,7 @@ def scale(figure: Figure, axis: Any, image: Any, label: str) -> None:
 
 
 def colours(n: int, *, ordered: bool = False) -> list[str]:
-    """Which n colours tell n things apart? A palette, or for ordered things a ramp from dark to light.
+    """Colours that can be distinguished, `n` of them: a palette or, for ordered values, a ramp from dark to light.
 
     >>> colours(2)
     ['#3465a4', '#e08a1e']
@@ -124,8 +121,8 @@ def colours(n: int, *, ordered: bool = False) -> list[str]:
         return [to_hex(ramp(0.92 * i / max(n - 1, 1))) for i in range(n)]
     if n > len(PALETTE):
         raise KeyholeError(
-            f"{n} colours were asked for, but no more than {len(PALETTE)} can be told apart: merge some labels, draw "
-            "fewer, or, where labels have an order, pass ordered=True."
+            f"{n} colours are needed, but only {len(PALETTE)} can be distinguished: merge some labels, draw fewer, or, "
+            "where labels have an order, pass ordered=True."
         )
     return list(PALETTE[:n])
 
@@ -140,7 +137,13 @@ def plain(text: str) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Where is the figure now? Written as png, svg or pdf, by the suffix of the path."""
+    """Write a figure as png, svg or pdf, by the suffix of the path, which is returned.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     save(blank(2, 1), f"{folder}/empty.png").name
+    'empty.png'
+    """
     path = require_file(path, SUFFIXES)
     suffix = path.suffix.lower()
     # Dates in files would make equal figures differ.
@@ -153,5 +156,5 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def save_as(figure: Figure, stem: Path, kinds: Sequence[str]) -> list[Path]:
-    """The figure as each of these kinds: stem.png, stem.svg. A stem may have dots in it, as heads have."""
+    """The figure in each of these formats: stem.png, stem.svg. A stem may contain dots, as names of heads do."""
     return [save(figure, stem.with_name(f"{stem.name}.{kind}")) for kind in kinds]

@@ -38,7 +38,7 @@ def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
 def side_signals(circuit: Circuit, traced: Traced, side: SideName) -> list[Signal]:
     """Whatever was removed on one side of a firing, a signal for each writer."""
     if not isinstance(circuit.parameters, Accpp):
-        edges = [edge for edge in circuit.edges if (edge.target, edge.side) == (traced.node, side)]
+        edges = [edge for edge in circuit.edges if (edge.receiver, edge.side) == (traced.node, side)]
         return [circuit.signal(edge) for edge in distinct_edges(circuit, edges)]
     channels: dict[Writer, list[int]] = {}
     for removal in getattr(traced, side):
@@ -52,18 +52,18 @@ def distinct_edges(circuit: Circuit, edges: Iterable[Edge]) -> list[Edge]:
     for edge in edges:
         signal = circuit.signal(edge)
         writer = replace(signal.writer, src=signal.writer.dest) if signal.whole else signal.writer
-        chosen.setdefault((edge.target, signal.side, writer), edge)
+        chosen.setdefault((edge.receiver, signal.side, writer), edge)
     return list(chosen.values())
 
 
 def edge_cut(circuit: Circuit, edge: Edge) -> Cut:
     """One signal."""
-    return _cut(circuit, edge.target, [circuit.signal(edge)])
+    return _cut(circuit, edge.receiver, [circuit.signal(edge)])
 
 
 def parallel(circuit: Circuit, *nodes: int) -> list[Cut]:
     """All signals out of one or more nodes at once: the edges that leave them side by side, none twice."""
-    edges = [edge for edge in circuit.edges if edge.source in nodes and edge.side in ("dest", "src")]
+    edges = [edge for edge in circuit.edges if edge.sender in nodes and edge.side in ("dest", "src")]
     return [edge_cut(circuit, edge) for edge in distinct_edges(circuit, edges)]
 
 
@@ -71,7 +71,7 @@ def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
     """The signals along a path of nodes, one after the other."""
     cuts = []
     for source, target in pairwise(path):
-        found = [e for e in circuit.edges if (e.source, e.target) == (source, target) and e.side in ("dest", "src")]
+        found = [e for e in circuit.edges if (e.sender, e.receiver) == (source, target) and e.side in ("dest", "src")]
         if not found:
             raise KeyholeError(f"nodes {source} and {target} are not joined by a signal.")
         cuts += [edge_cut(circuit, edge) for edge in found]
@@ -107,7 +107,7 @@ def fresh_run(circuit: Circuit, model: "Model | None") -> "Run":
     """The run that a circuit came from, if its model is as it was; of a circuit from a file, its prompt run again."""
     if circuit.run is None:
         return run_of(circuit, model)
-    circuit.run.require_fresh()
+    circuit.run._require_fresh()
     return circuit.run
 
 

@@ -93,7 +93,7 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
     Without RoPE this is the projection of what was written onto the channels' directions u_k (or v_k). With RoPE, what
     turns into directions that the head does not read stays: nothing in the residual stream could change it.
     """
-    record, at = run.layer(cut.layer), cut.tokens(run)
+    record, at = run.attention_run(cut.layer), cut.tokens(run)
     scales = record.q_scale[cut.head] if cut.side == "dest" else record.k_scale[record.kv(cut.head)]
     scale = scales[at][:, None]
     if cut.basis == "homogeneous":
@@ -111,7 +111,7 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
 
 def _of_bias(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Float[Tensor, "token d_head"]:
     """What the last coordinate of a homogeneous change is read as: a multiple of the head's own bias."""
-    om, w = omega(run.model, cut.layer, "homogeneous"), run.model.weights(cut.layer)
+    om, w = omega(run.model, cut.layer, "homogeneous"), run.model.folded(cut.layer)
     n = int(om.rank[cut.head])
     if cut.side == "dest":
         last = (delta @ om.G_d[cut.head, :, :n] / om.sigma[cut.head, :n]) @ om.u(cut.head)[-1]
@@ -122,9 +122,9 @@ def _of_bias(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Floa
 
 def _lift(model: "Model", layer: int, head: int, side: SideName) -> Float[Tensor, "d_head d_model"]:
     """The pseudo-inverse of what a head reads its queries or keys with, computed once."""
-    w = model.weights(layer)
+    w = model.folded(layer)
     index, W = (head, w.W_Q) if side == "dest" else (w.kv(head), w.W_K)
-    return model.cached_of_layer(("lift", side, index), layer, lambda: _inverse(W[index]))
+    return model._cached_of_layer(("lift", side, index), layer, lambda: _inverse(W[index]))
 
 
 def _inverse(W: Float[Tensor, "d_model d_head"]) -> Float[Tensor, "d_head d_model"]:
@@ -141,7 +141,7 @@ def signal_delta(run: "Run", cut: Cut, signal: Signal) -> Float[Tensor, "token d
 
 def predicted(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"], factor: float = -1.0) -> float:
     """The attention weight of the firing once its scores have changed by the cut."""
-    record = run.layer(cut.layer)
+    record = run.attention_run(cut.layer)
     scores = record.scores([cut.head], [cut.dest])[0, 0].double()
     if cut.side == "dest":
         change = record.k[record.kv(cut.head)].double() @ delta[0].double()
@@ -238,12 +238,12 @@ def intervene(
 
     `keep`: each outcome has the attention row and the logits afterwards, too.
     """
-    run.require_fresh()
+    run._require_fresh()
     require_choice("mode", mode, CutMode)
     sets = [tuple([c] if isinstance(c, Cut) else c) for c in cuts]
     factor = 1.0 if boost else -1.0
     outcomes: dict[int, Outcome] = {}
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         edits = [edits_of(run, chosen, mode, factor) for chosen in sets]
         for i, result, copy in rerun_each(run, edits, progress):
             outcomes[i] = outcome_of(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
@@ -275,7 +275,7 @@ def edits_of(run: "Run", cuts: Sequence[Cut], mode: Mode, factor: float = -1.0) 
 
 def head_edit(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"], mode: Mode = "local") -> HeadEdit:
     """A change of a firing's query, of its keys, or, exactly, of its scores alone."""
-    record = run.layer(cut.layer)
+    record = run.attention_run(cut.layer)
     if mode == "local":
         if cut.side == "dest":
             return HeadEdit(cut.layer, cut.head, query=(cut.dest, delta[0]))
@@ -311,7 +311,7 @@ def outcome_of(
 ) -> Outcome:
     """What these cuts did, seen in the copy of the prompt that they were made in."""
     first = cuts[0]
-    record = run.layer(first.layer)
+    record = run.attention_run(first.layer)
     delta = head_delta(run, first)
     before = float(record.weights([first.head], [first.dest])[0, 0, first.src])
     after = result.weights(run, copy, first.layer, first.head)[first.dest, first.src]

@@ -49,7 +49,7 @@ def silence_layer(stack: ExitStack, run: "Run", notes: Notes, silent: list[tuple
             if batch is None:
                 lost = by * own * one.off[:, None]
             else:
-                lost = _lost(cut_attention(batch, copy, len(run)), run.model.weights(layer), one)
+                lost = _lost(cut_attention(batch, copy, len(run)), run.model.folded(layer), one)
             change = -lost if one.instead is None else one.instead.to(lost.device) - lost
             own += (change / by).to(x.dtype)
         return x

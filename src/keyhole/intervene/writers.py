@@ -40,7 +40,7 @@ def answers_without(
     progress: Progress | None = None,
 ) -> list[float]:
     """The metric with each set of writers gone, or writing what is given `instead`, whatever they read."""
-    run.require_fresh()
+    run._require_fresh()
     last = metric.end == len(run) - 1
     with exact_matmul():
         copies = [Edits(silences=_silences(run, members, instead or {})) for members in sets]
@@ -139,7 +139,7 @@ def estimate(run: "Run", metric: Metric, other: "Run | None" = None) -> Estimate
     with exact_matmul():
         heads, local = _along(own, gradients)
         if other is not None:
-            other.require_fresh()
+            other._require_fresh()
             heads_there, local_there = _along(Writes([other]), gradients)
             heads, local = heads - heads_there, local - local_there
     return Estimates(tuple(own.attention_layers), tuple(own.local_slots), heads, local)
@@ -147,7 +147,7 @@ def estimate(run: "Run", metric: Metric, other: "Run | None" = None) -> Estimate
 
 def _gradients(run: "Run", metric: Metric) -> Gradients:
     """The metric's gradient by what each block writes at each token: a pass with nothing added, and one back."""
-    run.require_fresh()
+    run._require_fresh()
     blocks = [("embedding", 0)]
     for layer, record in enumerate(run.layers):
         blocks += [("attention", layer)] if record.attention is not None else []
@@ -171,7 +171,7 @@ def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
     run = writes.runs[0]
     heads = []
     for index, layer in enumerate(writes.attention_layers):
-        record, g = run.layer(layer), gradients["attention", layer]
+        record, g = run.attention_run(layer), gradients["attention", layer]
         read = torch.einsum("hrd,td->htr", writes.weights(layer).W_O, g) @ writes.values[0, index].mT
         heads.append(record.weights(record.heads, range(len(run))) * read / record.out_scale[:, None])
     return torch.stack(heads).double(), torch.stack(local).double()
@@ -191,7 +191,7 @@ def mean_writes(runs: Sequence["Run"]) -> dict[Writer, Float[Tensor, "d_model"]]
     if len(lengths) > 1:
         raise KeyholeError(f"the runs have {lengths} tokens: writers are matched token by token, so give equal ones.")
     for run in runs:
-        run.require_fresh()
+        run._require_fresh()
     every = places(runs[0])
     kinds = {(writer.kind, writer.layer) for writer in every if writer.kind != "head"}
     with exact_matmul():
@@ -204,10 +204,10 @@ def mean_writes(runs: Sequence["Run"]) -> dict[Writer, Float[Tensor, "d_model"]]
 
 def _heads(runs: Sequence["Run"], layer: int) -> Float[Tensor, "heads dest src d_model"]:
     """Means of A_tb (v_b - b_V) W_O / m_t, which is linear in what stands before W_O."""
-    w = runs[0].model.weights(layer)
+    w = runs[0].model.folded(layer)
     mixed = []
     for run in runs:
-        record = run.layer(layer)
+        record = run.attention_run(layer)
         A = record.weights(record.heads, range(len(run))) / record.out_scale[:, None]
         mixed.append(A[..., None] * values_of(record, w)[:, None])
     return torch.stack(mixed).mean(0) @ w.W_O[:, None]

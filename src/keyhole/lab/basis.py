@@ -178,7 +178,7 @@ def basis_study(
     started, progress = time.monotonic(), progress or silent
     counts: list[PromptCounts] = []
     sizes, wrong, small = sizes_of(model.dims.d_head), 0, 0
-    with model.steady():
+    with model._steady():
         for example in examples(task, model, 3 * prompts, seed):
             if len(counts) == prompts:
                 break

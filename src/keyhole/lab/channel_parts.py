@@ -101,7 +101,7 @@ def _scores(
     run: "Run", block: Block, head: Head, token: int, *, query: bool
 ) -> tuple[Float[Tensor, "d_head score"], Float[Tensor, "score"]]:
     """How a change of a query (or key) at a token changes scores, and the attention there."""
-    record = run.layer(head[0])
+    record = run.attention_run(head[0])
     others = record.k[record.kv(head[1])][: token + 1] if query else record.q[head[1]][token:]
     others = others.double()
     if block.rotary is not None:  # the change is turned by its own position: take that off the other side instead
@@ -223,7 +223,7 @@ def layer_coordinates(
 
     `generators` maps each wanted head to what draws its quiet pairs; `prompt` is the number that goes into the pairs.
     """
-    record, n, heads = run.layer(layer), len(run), list(generators)
+    record, n, heads = run.attention_run(layer), len(run), list(generators)
     visible = record.visible()
     beyond = visible.clone()
     beyond[:, 0] = False
@@ -244,7 +244,7 @@ def layer_coordinates(
 
 
 def _in_channels(run: "Run", layer: int, basis: Basis) -> _Layer:
-    record, found = run.layer(layer), in_channels(run, layer, basis=basis)
+    record, found = run.attention_run(layer), in_channels(run, layer, basis=basis)
     own = record.scores(range(len(found.a)), range(len(run)))
     miss = (found.scores() - own).abs().amax((1, 2)) / own.abs().amax((1, 2)).clamp_min(1e-30)
     require_exact(float(miss.max()), record.q.dtype, f"the scores of layer {layer}")

@@ -201,7 +201,7 @@ def _row(
         src=s,
         channels=len(terms),
         visible=len(row.B),
-        attention=float(run.layer(layer).weights([head], [d])[0, 0, s]),
+        attention=float(run.attention_run(layer).weights([head], [d])[0, 0, s]),
         relative_attention=total,
         sparsity=own,
         ambient=math.nan if math.isnan(own) else _mean([sparsity(drawn) for drawn in ambient]),

@@ -87,9 +87,9 @@ def compare(circuit: Circuit, truth: Truth) -> Comparison:
     influence = circuit.influence or (1.0,) * len(circuit.nodes)
     nodes = {n.writer for n, share in zip(circuit.nodes, influence, strict=True) if n.kind != "target" and share > 0}
     edges = {
-        (circuit.nodes[e.source].writer, None if into.kind == "target" else into.writer, e.side)
+        (circuit.nodes[e.sender].writer, None if into.kind == "target" else into.writer, e.side)
         for e in circuit.edges
-        for into in [circuit.nodes[e.target]]
+        for into in [circuit.nodes[e.receiver]]
         if e.influence is None or e.influence > 0
     }
     return Comparison(_agreement(nodes, truth.nodes), _agreement(edges, truth.edges))

@@ -198,7 +198,10 @@ def _looks(model: Model, ran: Sequence[tuple[Example, Run]], role: Role) -> Look
     for example, run in ran:
         dest, src = example.position(run, role.dest), example.position(run, role.src)
         with exact_matmul():
-            rows = [run.layer(layer).weights(range(model.dims.heads), [dest])[:, 0] for layer in model.attention_layers]
+            rows = [
+                run.attention_run(layer).weights(range(model.dims.heads), [dest])[:, 0]
+                for layer in model.attention_layers
+            ]
         weights = torch.stack(rows).double().cpu()
         attention.append(weights[..., src])
         for other in others:

@@ -5,7 +5,7 @@ imported when they are first used, since `keyhole.tasks` needs light modules of 
 
 model.py, run.py                 Model: facts, folded weights, running prompts; Run: what happened in one forward pass
 load.py, gguf.py                 where a model comes from
-tokens.py                        how a text becomes tokens, and where these stand
+tokens.py, chat.py               how a text or a chat becomes tokens, and where these stand
 families.py, facts.py            where each architecture keeps its weights, and what else differs
 weights.py, mlps.py              what weights read and write once norms are folded in
 attention.py, capture.py, stacks.py   how a forward pass becomes a record

@@ -55,6 +55,7 @@ class Captured:
 
 
 _one_at_a_time = threading.RLock()  # hooks and the attention implementation belong to the model, not to a thread
+_TRAINING = "the model is in training mode, where dropout makes every run another: call model.eval()."
 Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
 
 
@@ -68,7 +69,7 @@ def capture(
     model's work, is spared where the model's code allows it.
     """
     if hf.training:
-        raise KeyholeError("the model is in training mode, where dropout makes every run another: call model.eval().")
+        raise KeyholeError(_TRAINING)
     blocks = submodule(hf, family.layers).children()
     layers = tuple(Notes(block, optional(block, family.attn)) for block in blocks)
     final: list[Tensor] = []
@@ -90,6 +91,16 @@ def capture(
 
 def _can_spare_logits(hf: Any) -> bool:
     return "logits_to_keep" in inspect.signature(hf.forward).parameters
+
+
+@contextmanager
+def undisturbed(hf: Any) -> Iterator[None]:
+    """The model for one thread alone, as it was loaded: for work that runs its own code and no capture."""
+    if hf.training:
+        raise KeyholeError(_TRAINING)
+    with _one_at_a_time, torch.no_grad():
+        _forget_longer_prompts(hf)
+        yield
 
 
 def plain_logits(hf: Any, family: Family, ids: Tensor) -> Tensor:

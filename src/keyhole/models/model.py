@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
+from keyhole._moved import attributes_of
 from keyhole.errors import KeyholeError
 from keyhole.models.capture import Captured, capture, frozen_scale, layer_batch
 from keyhole.models.facts import rope_types
@@ -29,11 +30,14 @@ from keyhole.models.weights import (
     read_queries_keys,
     submodule,
 )
+from keyhole.settings.generation import GenerateOptions, GenerateSettings
 
 if TYPE_CHECKING:
     from keyhole.features.contrast.found import Found
     from keyhole.features.contrast.sites import Contrast
     from keyhole.features.contrast.studies import StudySettings
+    from keyhole.generation.generated import Generated
+    from keyhole.generation.writing import Show
 
 T = TypeVar("T")
 
@@ -49,7 +53,7 @@ class Model:
     dims: Dims  # layers, heads, widths
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
-    _steady: list[int] = field(default_factory=list, repr=False)  # stamps of all weights, while they do not change
+    _stamps: list[int] = field(default_factory=list, repr=False)  # of all weights, while `_steady` holds them unchanged
     _checked: dict[Any, int] = field(default_factory=dict, repr=False)  # under which of these a value was looked at
 
     # -- running -------------------------------------------------------------------------------------------
@@ -58,7 +62,8 @@ class Model:
         """Run one prompt once and record everything that the methods need.
 
         Args:
-            prompt: Text, or token ids (a list, an array or a tensor).
+            prompt: Text, token ids (a list, an array or a tensor), or a chat: a list of messages, each
+                {"role": "user", "content": "..."}, which the model's chat template makes text of.
             bos: Put a beginning-of-sequence token first? Default: whatever the tokenizer does with text, and nothing
                 before token ids. The run records what was done.
 
@@ -73,7 +78,7 @@ class Model:
         """Run several prompts in padded batches; every Run equals the single one up to float rounding.
 
         Args:
-            prompts: Texts or token ids, one per prompt.
+            prompts: Texts, token ids or chats, one per prompt.
             bos: As `run` takes it.
             max_batch_tokens: How many tokens, padding included, are run together; memory grows with it.
         """
@@ -81,12 +86,12 @@ class Model:
             raise KeyholeError("run_many takes a list of prompts; for one prompt use run.")
         encoded = [encode(self, prompt, bos) for prompt in prompts]
         runs: dict[int, Run] = {}
-        for batch in self.batches([len(e.ids) for e in encoded], max_batch_tokens):
+        for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
             longest = max(len(encoded[i].ids) for i in batch)
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
             captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device))
             layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
-            made_with = self.stamp()
+            made_with = self._stamp()
             for row, i in enumerate(batch):
                 runs[i] = self._to_run(encoded[i], captured, layers, row=row, made_with=made_with)
         return [runs[i] for i in range(len(encoded))]
@@ -105,8 +110,41 @@ class Model:
             final_resid=captured.final[row, :n],
             final_scale=frozen_scale(final_norm, captured.final[row : row + 1, :n], self.family)[0],
             logits=captured.logits[row, :n],
-            stamp=made_with,
+            _stamp=made_with,
         )
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        settings: GenerateSettings | None = None,
+        bos: bool | None = None,
+        show: "Show | None" = None,
+        **options: Unpack[GenerateOptions],
+    ) -> "Generated":
+        """What would the model write after this prompt? By transformers' own `generate`, with its cache.
+
+        Args:
+            prompt: As `run` takes it.
+            settings: How it is written: a `keyhole.generation.GenerateSettings`, whose fields are the choices below.
+            bos: As `run` takes it.
+            show: Called with each token as it is written, a `Piece`; an exception from there ends the work. Ctrl-C
+                returns what is written.
+            **options: Choices by name, as in `model.generate("Hello", max_new_tokens=8)`:
+                - `max_new_tokens`: How many tokens are written at most.
+                - `temperature`: 0 takes the likeliest token always; above it, tokens are drawn.
+                - `top_p`: Draw from the likeliest tokens that make up this share of the probability.
+                - `top_k`: Draw from this many of the likeliest tokens.
+                - `seed`: Of the draws.
+                - `stop`: A text, or several, at which the answer ends.
+
+        Returns:
+            A `Generated`: its text, its tokens with their probabilities, why it ended, and `generated.run`, the run of
+            prompt and answer. Ask any token with `generated.trace(at=0)`, `explain` and `story`.
+        """
+        from keyhole.generation.writing import generate
+
+        return generate(self, prompt, settings=settings, bos=bos, show=show, **options)
 
     def contrast(
         self, contrast: "Contrast", test: "Contrast | None" = None, *, settings: "StudySettings | None" = None
@@ -119,20 +157,21 @@ class Model:
 
         return find_heads(self, contrast, test, settings)
 
-    def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    def _batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
         """Prompts of similar length together; of equal length where RoPE itself depends on the length."""
         order = sorted(range(len(lengths)), key=lambda i: lengths[i])
         batches: list[list[int]] = []
         for i in order:
             fits = bool(batches) and (len(batches[-1]) + 1) * lengths[i] <= max_tokens
-            if fits and (lengths[batches[-1][0]] == lengths[i] or not self._rope_sees_length):
+            if fits and (lengths[batches[-1][0]] == lengths[i] or not self.rope_sees_length):
                 batches[-1].append(i)
             else:
                 batches.append([i])
         return batches
 
     @property
-    def _rope_sees_length(self) -> bool:
+    def rope_sees_length(self) -> bool:
+        """Does RoPE depend on how long a prompt is? What follows a token then changes what was computed at it."""
         return bool(rope_types(self.hf.config.get_text_config()) & {"dynamic", "longrope"})
 
     # -- folded weights ------------------------------------------------------------------------------------
@@ -147,9 +186,9 @@ class Model:
         """The layers that have attention heads."""
         return [i for i, block in enumerate(self.blocks) if optional(block, self.family.attn) is not None]
 
-    def weights(self, layer: int) -> LayerWeights:
+    def folded(self, layer: int) -> LayerWeights:
         """One attention layer's folded weights, folded anew when the model's weights have changed."""
-        return self.cached(("weights", layer), lambda: self._attention_parameters(layer), lambda: self._fold(layer))
+        return self._cached(("weights", layer), lambda: self._attention_parameters(layer), lambda: self._fold(layer))
 
     def _fold(self, layer: int) -> LayerWeights:
         folded = read_layer(self.blocks[layer], self.family, self.dims, self.hf.config)
@@ -160,43 +199,43 @@ class Model:
     def mlp(self, layer: int) -> MlpWeights | NoMlp:
         """One layer's MLP, or why it cannot be read: it is then a whole, and ends circuits."""
         block = self.blocks[layer]
-        return self.cached(("mlp", layer), block.parameters, lambda: read_mlp(block, self.family, self.hf.config))
+        return self._cached(("mlp", layer), block.parameters, lambda: read_mlp(block, self.family, self.hf.config))
 
-    def queries_keys(self, layer: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    def _queries_keys(self, layer: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
         """(W, b, c) of a layer's queries and of its keys, folded in float64 where the device has it; not kept."""
         block = self.blocks[layer]
         attn = submodule(block, self.family.attn)
-        dtype = None if self.weights(layer).W_Q.device.type == "mps" else torch.float64
+        dtype = None if self.folded(layer).W_Q.device.type == "mps" else torch.float64
         return read_queries_keys(block, attn, self.family, self.dims, dtype)
 
     def head_out(self) -> HeadOut:
         """The folded map from the last residual stream to logits."""
         modules = (self.hf.get_output_embeddings(), submodule(self.hf, self.family.final_norm))
         tensors = chain.from_iterable(module.parameters() for module in modules)
-        return self.cached(("head_out",), lambda: tensors, lambda: read_head_out(self.hf, self.family))
+        return self._cached(("head_out",), lambda: tensors, lambda: read_head_out(self.hf, self.family))
 
-    def cached(self, key: Any, tensors: Callable[[], Iterable[Tensor]], compute: Callable[[], T]) -> T:
+    def _cached(self, key: Any, tensors: Callable[[], Iterable[Tensor]], compute: Callable[[], T]) -> T:
         """A value made from weights, made again when they have changed (a stale SVD is silently wrong)."""
-        if not (self._steady and self._checked.get(key) == self._steady[-1]):
+        if not (self._stamps and self._checked.get(key) == self._stamps[-1]):
             now = stamp(tensors())
             if key not in self._cache or self._cache[key][0] != now:
                 self._cache[key] = (now, compute())
-            if self._steady:
-                self._checked[key] = self._steady[-1]
+            if self._stamps:
+                self._checked[key] = self._stamps[-1]
         return cast(T, self._cache[key][1])
 
     @contextmanager
-    def steady(self) -> Iterator[None]:
+    def _steady(self) -> Iterator[None]:
         """Within one piece of work, which changes no weights, these are looked at once, not for each value made."""
-        self._steady.append(self._steady[-1] if self._steady else self.stamp())
+        self._stamps.append(self._stamp())
         try:
             yield
         finally:
-            self._steady.pop()
+            self._stamps.pop()
 
-    def cached_of_layer(self, key: Any, layer: int, compute: Callable[[], T]) -> T:
-        """`cached` for a value made from one layer's attention weights."""
-        return self.cached((key, layer), lambda: self._attention_parameters(layer), compute)
+    def _cached_of_layer(self, key: Any, layer: int, compute: Callable[[], T]) -> T:
+        """`_cached` for a value made from one layer's attention weights."""
+        return self._cached((key, layer), lambda: self._attention_parameters(layer), compute)
 
     def _attention_parameters(self, layer: int) -> list[Tensor]:
         block = self.blocks[layer]
@@ -204,13 +243,16 @@ class Model:
         modules = [module for module in (optional(block, name) for name in names) if module is not None]
         return [parameter for module in modules for parameter in module.parameters()]
 
-    def stamp(self) -> int:
+    def _stamp(self) -> int:
         """Changes when any weight does."""
-        return self._steady[-1] if self._steady else stamp(self.hf.parameters())
+        return self._stamps[-1] if self._stamps else stamp(self.hf.parameters())
 
     def fingerprint(self) -> str:
         """SHA-256 of all weights; computed once, and again when they change."""
-        return self.cached(("fingerprint",), self.hf.parameters, lambda: fingerprint(self.hf))
+        return self._cached(("fingerprint",), self.hf.parameters, lambda: fingerprint(self.hf))
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("Model")
 
 
 def make_model(hf: Any, tokenizer: Any, name: str) -> Model:

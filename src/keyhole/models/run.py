@@ -9,13 +9,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole._moved import attributes_of
 from keyhole.brief import Head, brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.facts import Rotary
 from keyhole.models.numbers import exact_matmul, working_dtype
 from keyhole.models.tokens import Prompt, prompt_text
-from keyhole.settings.tracing import TraceOptions, TraceSettings
+from keyhole.settings.fields import old_keyword
+from keyhole.settings.tracing import TraceOptions, TraceSettings, why_not_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.progress import Progress
     from keyhole.qk.channels import Channels
-    from keyhole.qk.firings import Firings
+    from keyhole.qk.firings import FiringTable
     from keyhole.qk.omega import Basis
     from keyhole.tasks.example import Example
     from keyhole.tracing.answers import NextTokens, Target, Tokens
     from keyhole.tracing.candidates import Keys
-    from keyhole.tracing.firing import Firing, Tau, Why
+    from keyhole.tracing.firing import Firing, Tau
     from keyhole.tracing.mlp_causes import Constants, MlpWrite
     from keyhole.tracing.writers import Split
 
@@ -123,7 +125,7 @@ class Run:
     final_resid: Float[Tensor, "pos d_model"] = field(repr=False)  # what the final norm reads
     final_scale: Float[Tensor, "pos"] = field(repr=False)
     logits: Float[Tensor, "pos vocab"] = field(repr=False)  # of the next token, at every token
-    stamp: int = field(repr=False)  # of the weights that made this run
+    _stamp: int = field(repr=False)  # of the weights that made this run
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -137,7 +139,7 @@ class Run:
 
         return run_html(self)
 
-    def layer(self, layer: int) -> AttentionRun:
+    def attention_run(self, layer: int) -> AttentionRun:
         """The attention record of a layer, or an error that says why there is none."""
         if not 0 <= layer < len(self.layers):
             raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(self.layers) - 1}.")
@@ -146,14 +148,14 @@ class Run:
             raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
         return attention
 
-    def require_fresh(self) -> None:
+    def _require_fresh(self) -> None:
         """Refuse to mix this run with weights that did not make it."""
-        if self.stamp != self.model.stamp():
+        if self._stamp != self.model._stamp():
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
 
-    def attention(self, layer: int) -> Float[Tensor, "heads pos pos"]:
-        """All attention weights of a layer (quadratic in prompt length; rows: `run.layer(l).weights`)."""
-        record = self.layer(layer)
+    def pattern(self, layer: int) -> Float[Tensor, "heads pos pos"]:
+        """All attention weights of a layer (quadratic in prompt length; rows: `run.attention_run(l).weights`)."""
+        record = self.attention_run(layer)
         with exact_matmul():
             return record.weights(record.heads, range(len(self)))
 
@@ -196,6 +198,7 @@ class Run:
 
         return channels(self, head, dest, src, basis=basis)
 
+    @old_keyword("why", "why_not", why_not_of)
     def explain(
         self,
         head: Head,
@@ -204,7 +207,7 @@ class Run:
         *,
         tau: "Tau" = "dynamic",
         keys: "Keys" = "all",
-        why: "Why" = "here",
+        why_not: bool = False,
     ) -> "Firing":
         """Which signals cause this attention weight, or keep the head from attending?
 
@@ -215,16 +218,15 @@ class Run:
             tau: The weight below which the attention counts as gone: a number, a function of `dest`, or "dynamic",
                 min(1, 2.5 / visible keys).
             keys: What a removal on the src side touches: "all" keys, as in the paper, or the "source" alone.
-            why: "here" for the signals that cause the weight, "not" for those that keep the head from attending to
-                `src`.
+            why_not: Explain what keeps the head from attending to `src`, instead of why it attends.
 
         Returns:
-            A `Firing`: per side, the fewest signals whose removal takes the weight below tau (with "not": lifts it to
-            tau), each with its writer, its channels and what it is worth. `print` shows it.
+            A `Firing`: per side, the fewest signals whose removal takes the weight below tau (with `why_not`: lifts it
+            to tau), each with its writer, its channels and what it is worth. `print` shows it.
         """
         from keyhole.tracing.why import explain
 
-        return explain(self, head, dest, src, tau=tau, keys=keys, why=why)
+        return explain(self, head, dest, src, tau=tau, keys=keys, why_not=why_not)
 
     def explain_mlp(
         self,
@@ -248,11 +250,11 @@ class Run:
 
         return toward(self, target, against, end=end)
 
-    def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "Firings":
+    def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "FiringTable":
         """Which heads fire where? A table, most above uniform first. See `keyhole.qk.firings`."""
-        from keyhole.qk.firings import Firings, find_firings
+        from keyhole.qk.firings import FiringTable, find_firings
 
-        return Firings(self.tokens, tuple(find_firings(self, tau, dest=dest)))
+        return FiringTable(self.tokens, tuple(find_firings(self, tau, dest=dest)))
 
     def plot(self, head: Head) -> "Figure":
         """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`."""
@@ -282,13 +284,13 @@ class Run:
             **options: Choices by name, as in `run.trace("Mary", tau=0.2)`; beside a record they change it:
                 - `method`: "accpp", or "svt" (the 2024 method, attention heads only), or a `SvtSettings` with other
                   settings.
-                - `seeds`: How the answer is split over what wrote it: "prob" (its log-likelihood; the default),
+                - `metric`: How the answer's score is read: "prob" (its log-likelihood; the default),
                   "linear" (its logit; the default with `against` and for svt), a `Probability` with another share, or a
                   `Probe`.
                 - `tau`: The weight below which an attention weight counts as gone, as `run.explain` takes it.
                 - `keys`: What a removal on the src side touches: "all" keys, or the "source" alone.
-                - `sinks`: Attention to the first token: "keep" it, "mark" it, or "collapse" it (kept, not explained
-                  further).
+                - `first_token`: What becomes of firings on the first token: "keep" explains them, "mark" marks them,
+                  too, "collapse" keeps them without a further explanation.
                 - `through`: "mlps" goes on through MLPs to the tokens, "heads" ends at MLPs; a `Through` has settings,
                   such as `Through(eps=0.003)`, which follows weaker parts.
 
@@ -342,3 +344,6 @@ class Run:
         from keyhole.tracing.writers import split
 
         return split(self, layer, pos)
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("Run")

@@ -2,10 +2,10 @@
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from keyhole.brief import Span
 from keyhole.errors import KeyholeError
+from keyhole.models.chat import Message, chat_text, is_messages
 from keyhole.strict import quoted, shortened
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def nearest_words(tokenizer: Any, word: str, most: int = 3) -> list[str]:
 
 # How does a prompt become token ids? Explicitly: what was put in front is recorded, unknown words are named.
 
-Prompt = str | Sequence[int] | Tensor | np.ndarray  # text, or token ids
+Prompt = str | Sequence[int] | Sequence[Message] | Tensor | np.ndarray  # text, token ids, or messages of a chat
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Encoded:
 def encode(model: "Model", prompt: Prompt, bos: bool | None) -> Encoded:
     """Token ids of a prompt. `bos=None`: whatever the tokenizer itself puts before text, and ids as they are."""
     bos_id = getattr(model.tokenizer, "bos_token_id", None)
+    if is_messages(prompt):
+        prompt = text_ids(model, chat_text(model, cast(Sequence[Message], prompt)))  # with the template's own bos
     text = isinstance(prompt, str)
     ids = text_ids(model, str(prompt), special=bos is None) if text else _given_ids(model, prompt)
     if bos:
@@ -220,7 +223,7 @@ def _given_ids(model: "Model", ids: Any) -> tuple[int, ...]:
     return given
 
 
-# Where do words stand? Which characters of a prompt each token is, and where a text's words go in a chat message.
+# Where do words stand? Which characters of a prompt each token is.
 
 
 def token_spans(model: "Model", text: str, token_ids: tuple[int, ...]) -> list[Span | None]:
@@ -266,33 +269,3 @@ def tokens_in(spans: list[Span | None], start: int, end: int) -> list[int]:
     Many tokenizers count a leading space to its word, so spans overlap rather than agree.
     """
     return [t for t, span in enumerate(spans) if span is not None and span[0] < end and span[1] > start]
-
-
-# How does a text look as a user's message, and where did its words go?
-
-_MESSAGE = "kEyHoLe"  # stands for the message while the template's own text is read
-
-
-def in_chat(model: "Model", text: str, roles: Mapping[str, "Span"]) -> tuple[str, dict[str, "Span"]]:
-    """The text in the tokenizer's chat template, up to where the assistant begins, and the spans moved along.
-
-    The template has written the special tokens: run the result with `bos=False`. Its last token, where the assistant
-    begins, is where the answer is predicted; END still stands where the user's message ends.
-    """
-    tokenizer = model.tokenizer
-    if getattr(tokenizer, "chat_template", None) is None:
-        raise KeyholeError(f"{model.name} has no chat template: give it the text itself.")
-    before, _, after = _as_message(tokenizer, _MESSAGE).partition(_MESSAGE)
-    whole = _as_message(tokenizer, text)
-    if whole != before + text + after:
-        raise KeyholeError(
-            f"the chat template of {model.name} changes the message, so its words cannot be found again: "
-            "give a text without space around it, or write the template's text yourself."
-        )
-    shift = len(before)
-    return whole, {role: (start + shift, end + shift) for role, (start, end) in roles.items()}
-
-
-def _as_message(tokenizer: Any, text: str) -> str:
-    message = [{"role": "user", "content": text}]
-    return str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))

@@ -72,7 +72,7 @@ def edge_names(
 
 def _false(circuit: Circuit, edge: Edge, one: Named) -> bool:
     """Is it known that the sentence is not true of this firing? Of a model's own words nothing is."""
-    into = circuit.nodes[edge.target]
+    into = circuit.nodes[edge.receiver]
     here = Question("detection", (Marked(circuit.tokens, into.dest, into.src),))
     return rule_judge(one.name.text or "", here).yes is False
 

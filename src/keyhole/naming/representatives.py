@@ -85,7 +85,7 @@ def _side(store: Store, naming: Naming, model: "Model", one: Representative) -> 
     last = len(circuit.tokens) - 1
     edges = [
         NamedEdge(
-            _share(edge), _text(circuit, edge), names[edge], signals[edge], circuit.nodes[edge.target].dest == last
+            _share(edge), _text(circuit, edge), names[edge], signals[edge], circuit.nodes[edge.receiver].dest == last
         )
         for edge in names
     ]
@@ -110,5 +110,5 @@ def _share(edge: Edge) -> float:
 
 
 def _text(circuit: Circuit, edge: Edge) -> str:
-    into, who = (node_label(circuit.nodes[i], circuit.tokens) for i in (edge.target, edge.source))
+    into, who = (node_label(circuit.nodes[i], circuit.tokens) for i in (edge.receiver, edge.sender))
     return f"{into} {edge.side} ch {channels_label(edge.channels, 3)} <- {who}"

@@ -1,6 +1,4 @@
-"""How does a score split over channels? In head space, for one score and for batches, with its sparsity.
-
-What are the queries and keys of a layer in the channels of its heads? Every score as channels plus a rest.
+"""How does a score split over the channels of its head, and how few channels carry it?
 
     S_ds = scaling q_d . k_s = a_d . B_s + rest_ds
 
@@ -35,8 +33,8 @@ class InChannels:
 
     __repr__ = brief
 
-    a: Float[Tensor, "*runs heads pos channel"]  # what each query asks, scaling included
-    B: Float[Tensor, "*runs heads pos channel"]  # what each key offers
+    a: Float[Tensor, "*runs heads pos channel"]  # of queries, scaling included
+    B: Float[Tensor, "*runs heads pos channel"]  # of keys
     k: Float[Tensor, "*runs heads pos d_head"]
     unread: Float[Tensor, "*runs heads pos d_head"] | None  # of queries, scaling included; None: all is in the channels
     rank: Int[Tensor, "heads"]
@@ -55,13 +53,20 @@ class InChannels:
 
 
 def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis = "linear") -> InChannels:
-    """The coordinates of all heads of a layer, or of one."""
-    run.layer(layer)  # refuses a layer without heads
-    return layer_in_channels(run.layers[layer], run.model.weights(layer), omega(run.model, layer, basis), head)
+    """Queries and keys of all heads of a layer, or of one `head`, in channel coordinates.
+
+    `basis` is "linear" (Omega = W_Q W_K^T) or "homogeneous" (biases are part of it).
+
+    >>> import keyhole
+    >>> in_channels(keyhole.load().run("Mary gave John a book"), 3).a.shape  # heads, positions, channels
+    torch.Size([8, 6, 16])
+    """
+    run.attention_run(layer)  # refuses a layer without heads
+    return layer_in_channels(run.layers[layer], run.model.folded(layer), omega(run.model, layer, basis), head)
 
 
 def layer_in_channels(layer: "LayerRun", w: "LayerWeights", om: Omega, head: int | None = None) -> InChannels:
-    """The same for a layer of one run, or of several side by side."""
+    """`in_channels` for a layer of one run, or of several side by side."""
     record = attention_of(layer)
     if head is None:
         heads, k = slice(None), read_keys(layer, w).repeat_interleave(record.group, dim=-3)
@@ -88,7 +93,7 @@ def sparsity(terms: Float[Tensor, "channel"]) -> float:
 
 
 def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*batch"]:
-    """S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]; small means few terms carry the sum. NaN if all are zero.
+    """Sparsity S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]: small if few terms carry the sum, NaN if all are zero.
 
     >>> sparsity_each(torch.tensor([[0.0, 5.0], [1.0, -1.0]])).tolist()
     [0.5, 1.0]
@@ -98,10 +103,11 @@ def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*bat
 
 
 def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
-    """Size of the smallest set of terms that sums to `tolerance` times the total.
+    """N_recon: the size of the smallest set of terms that sums to `tolerance` times the total.
 
-    None if the total is not positive or the terms cannot reach it (where a `total` includes a rest beside them).
-    `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
+    `total` is the sum of the terms unless given; give it where it includes a rest outside them. None if the total is
+    not positive or the terms cannot reach it. `tolerance=1` is the paper's definition, in which tiny negative terms
+    force extra channels into the set; 0.95 or 0.99 ignores them.
 
     >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
     (2, 1)
@@ -114,7 +120,7 @@ def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: floa
 def n_recon_each(
     terms: Float[Tensor, "*batch channel"], total: Float[Tensor, "*batch"], tolerance: float = 1.0
 ) -> Float[Tensor, "*batch"]:
-    """N_recon of every split; NaN where there is none.
+    """N_recon of every row of terms, as `n_recon`; NaN where that is None.
 
     >>> n_recon_each(torch.tensor([[3.0, 1.0, -0.01], [-1.0, 0.5, 0.0]]), torch.tensor([3.99, -0.5])).tolist()
     [2.0, nan]
@@ -126,7 +132,7 @@ def n_recon_each(
     return torch.where((total[..., 0] > 0) & reached.any(-1), counts, float("nan"))
 
 
-# How does one attention score split over the head's singular channels, and how few of them carry it?
+# How does one attention score split over the head's singular channels?
 #
 #     S_ds = scaling q_d . k_s = sum_k scaling a_k B_sk (+ rest)
 #     relative attention  RA = S_ds - mean over the other visible keys,  with one term per channel
@@ -141,19 +147,19 @@ class Row:
 
     __repr__ = brief
 
-    a: Float[Tensor, "channel"]  # what the query asks, scaling included
-    B: Float[Tensor, "key channel"]  # what each visible key offers
+    a: Float[Tensor, "channel"]  # of the query, scaling included
+    B: Float[Tensor, "key channel"]  # of each visible key
     rest: Float[Tensor, "key"]  # the part of each score that no channel holds (see Omega)
     scores: Float[Tensor, "key"]  # the model's own scaled scores
     first: int  # position of the first visible key
-    error: float  # of the rebuilt scores, relative to the largest
+    error: float  # of the reconstructed scores, relative to the largest
 
     def relative(self, key: int) -> tuple[Float[Tensor, "channel"], float]:
         """Terms of the relative attention of one visible key, and the share of the rest in it."""
         return self.a * self.relative_key(key), float(_against_others(self.rest, key))
 
     def relative_key(self, key: int) -> Float[Tensor, "channel"]:
-        """What one visible key offers beyond the mean of the others; NaN where there are no others."""
+        """Coordinates of one visible key minus the mean of the others'; NaN where there are no others."""
         return _against_others(self.B, key)
 
 
@@ -177,7 +183,7 @@ class Channels:
     relative_rest: float  # and what no channel holds of it
     sigma: Float[Tensor, "channel"]  # singular values of the head
     visible: int  # number of visible keys
-    error: float  # of the row's rebuilt scores, relative to the largest
+    error: float  # of the row's reconstructed scores, relative to the largest
 
     @property
     def sparsity(self) -> float:
@@ -195,9 +201,9 @@ class Channels:
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        told |= {"sparsity": self.sparsity, "n_recon": self.n_recon(), "n_recon_99": self.n_recon(0.99)}
-        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in told.items()}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values |= {"sparsity": self.sparsity, "n_recon": self.n_recon(), "n_recon_99": self.n_recon(0.99)}
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
 
 
 def channels(
@@ -208,7 +214,7 @@ def channels(
     `dest` is the last token unless it is given, and `src` the token that dest attends to most.
     """
     layer, index, d, s = check_place(run, head, dest, src)
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         row = score_row(run, layer, index, d, basis=basis)
         key = s - row.first
@@ -233,14 +239,24 @@ def channels(
 
 
 def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "linear") -> Row:
-    """Channel coordinates of one query and its visible keys; scores that cannot be rebuilt are refused."""
-    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
-    first, n = int(record.first[dest]), int(found.rank[0])
+    """Channel coordinates of one query and its visible keys; a row whose scores are not reconstructed is refused.
+
+    `dest` is the query's position, as a number. The parts of a score, per visible key, are `a * B` and `rest`.
+
+    >>> import keyhole
+    >>> row = score_row(keyhole.load().run("Mary gave John a book"), 3, 1, 5)
+    >>> torch.allclose(row.B @ row.a + row.rest, row.scores, atol=1e-4)
+    True
+    """
+    record, coordinates = run.attention_run(layer), in_channels(run, layer, head, basis=basis)
+    first, n = int(record.first[dest]), int(coordinates.rank[0])
     keys, row = slice(first, dest + 1), slice(dest, dest + 1)
     scores = record.scores([head], [dest])[0, 0, keys]
-    error = float((found.scores(row)[0, 0, keys] - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
+    error = float((coordinates.scores(row)[0, 0, keys] - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
     require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
-    return Row(found.a[0, dest, :n], found.B[0, keys, :n], found.rest(row)[0, 0, keys], scores, first, error)
+    return Row(
+        coordinates.a[0, dest, :n], coordinates.B[0, keys, :n], coordinates.rest(row)[0, 0, keys], scores, first, error
+    )
 
 
 def _against_others(x: Float[Tensor, "key *rest"], key: int) -> Float[Tensor, "*rest"]:
@@ -252,13 +268,13 @@ def check_place(run: "Run", head: Head, dest: int | str, src: int | str | None) 
 
     Without a src: the token that dest attends to most.
     """
-    run.require_fresh()
+    run._require_fresh()
     layer, index = check_head(run, head)
     d = run.position(dest, "dest")
     if src is None:
         with exact_matmul():
-            return layer, index, d, int(run.layer(layer).weights([index], [d])[0, 0].argmax())
-    s, first = run.position(src, "src"), int(run.layer(layer).first[d])
+            return layer, index, d, int(run.attention_run(layer).weights([index], [d])[0, 0].argmax())
+    s, first = run.position(src, "src"), int(run.attention_run(layer).first[d])
     if s > d:
         raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
     if s < first:
@@ -272,7 +288,7 @@ def check_head(run: "Run", head: Head) -> tuple[int, int]:
         layer, index = (operator.index(part) for part in head)
     except (TypeError, ValueError) as error:
         raise KeyholeError(f"a head is a pair (layer, head) such as (3, 1), not {head!r}.") from error
-    run.layer(layer)
+    run.attention_run(layer)
     if not 0 <= index < run.model.dims.heads:
         raise KeyholeError(f"there is no head {layer}.{index}: a layer has heads 0 to {run.model.dims.heads - 1}.")
     return layer, index

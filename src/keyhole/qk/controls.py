@@ -1,6 +1,4 @@
-"""What would chance give? The same scores in rotated bases, and the channels that a head uses over prompts.
-
-Is a sparse split the singular basis's doing? The same score split in rotated bases.
+"""Is a sparse split due to the singular basis? The same score in rotated bases; and the channels used over prompts.
 
 `ambient`   U -> R1 U, V -> R2 V with Haar rotations of residual space: same spectrum, other directions. The score
             itself changes, so compare only scale-free numbers such as S(v). This is the paper's control.
@@ -11,7 +9,7 @@ Is a sparse split the singular basis's doing? The same score split in rotated ba
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,12 +20,39 @@ from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul, require_exact
 from keyhole.qk.channels import check_head, check_place, in_channels, score_row, sparsity, sparsity_each
 from keyhole.qk.omega import Basis, omega
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Rotation = Literal["ambient", "refactor"]
 _AMBIENT_DRAWS = 2_000
+
+
+@dataclass(frozen=True)
+class RotationSettings:
+    """How a split is compared with splits in rotated bases."""
+
+    kind: Rotation = option("refactor", "ambient: rotations of residual space; refactor: of the channels.")
+    draws: int = option(20, "Random rotations to average over.")
+    seed: int = option(0, "Seed of the rotations.")
+    basis: Basis = option("linear", "linear: biases apart; homogeneous: biases are part of the channels.")
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise KeyholeError("a rotation control needs at least one draw.")
+        if self.kind not in ("ambient", "refactor"):
+            raise KeyholeError(f"there is no rotation {self.kind!r}: choose 'ambient' or 'refactor'.")
+
+
+class RotationOptions(TypedDict, total=False):
+    """The fields of `RotationSettings`, as keywords."""
+
+    kind: Rotation
+    draws: int
+    seed: int
+    basis: Basis
 
 
 @dataclass(frozen=True)
@@ -39,11 +64,11 @@ class RotationControl:
     kind: Rotation
     sparsity: float
     rotated: tuple[float, ...]  # one per draw
-    error: float  # of the rebuilt scores
+    error: float  # of the reconstructed scores, relative to the largest
 
     @property
     def mean_rotated(self) -> float:
-        """The average over draws."""
+        """The mean S(v) over draws."""
         return sum(self.rotated) / len(self.rotated)
 
 
@@ -53,26 +78,33 @@ def rotation_control(
     dest: int | str = -1,
     src: int | str | None = None,
     *,
-    kind: Rotation = "refactor",
-    draws: int = 20,
-    seed: int = 0,
-    basis: Basis = "linear",
+    settings: RotationSettings | None = None,
+    **options: Unpack[RotationOptions],
 ) -> RotationControl:
-    """How sparse would this split be in a random basis? Averages over `draws` rotations."""
-    if draws < 1:
-        raise KeyholeError("a rotation control needs at least one draw.")
-    if kind not in ("ambient", "refactor"):
-        raise KeyholeError(f"there is no rotation {kind!r}: choose 'ambient' or 'refactor'.")
+    """Compare the sparsity S(v) of one split with that of the same score in randomly rotated bases.
+
+    `dest` and `src` are positions or texts, as in `run.channels`; without `src`, the token that dest attends to most.
+    Fields of `RotationSettings` may be given as keywords: `kind`, `draws`, `seed` and `basis`.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> control = rotation_control(run, (3, 1), src="Mary", draws=50)
+    >>> control.sparsity < control.mean_rotated
+    True
+    """
+    how = settings_with(settings, RotationSettings, options)
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
-        row = score_row(run, layer, index, d, basis=basis)
-        b, sigma = row.relative_key(s - row.first), omega(run.model, layer, basis).sigma[index, : len(row.a)]
-        if kind == "refactor":
-            rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), draws, seed))[:, 0]
+        row = score_row(run, layer, index, d, basis=how.basis)
+        b, sigma = row.relative_key(s - row.first), omega(run.model, layer, how.basis).sigma[index, : len(row.a)]
+        if how.kind == "refactor":
+            rotated = refactored(row.a[None], b[None], sigma, rotations(len(b), how.draws, how.seed))[:, 0]
         else:
-            rotated = ambient_draws(sigma, draws, torch.Generator().manual_seed(seed))
-    own, each = sparsity(row.a * b), sparsity_each(rotated).tolist()
-    return RotationControl(kind, own, tuple(math.nan if math.isnan(own) else one for one in each), row.error)
+            rotated = ambient_draws(sigma, how.draws, torch.Generator().manual_seed(how.seed))
+    singular, each = sparsity(row.a * b), sparsity_each(rotated).tolist()
+    return RotationControl(
+        how.kind, singular, tuple(math.nan if math.isnan(singular) else value for value in each), row.error
+    )
 
 
 def refactored(
@@ -92,7 +124,7 @@ def refactor_draws(
 ) -> Float[Tensor, "draw channel"]:
     """(left R) * (right R) for Haar R, of a single pair: left falls on one random direction, right on a plane with it.
 
-    As `refactored` with `rotations`, without drawing what no pair but this one would see.
+    As `refactored` with `rotations`, but draws only the part of R that a single pair depends on.
     """
     n, length = len(left), left.norm()
     along = (left @ right) / length
@@ -155,7 +187,7 @@ class SliceUse:
     pairs: Int[Tensor, "pair 3"]  # prompt, dest, src
     terms: Float[Tensor, "pair channel"]
     used: Bool[Tensor, "pair channel"]
-    error: float  # of the rebuilt scores, relative to the largest
+    error: float  # of the reconstructed scores, relative to the largest
 
     @property
     def sizes(self) -> Int[Tensor, "pair"]:
@@ -169,7 +201,7 @@ class SliceUse:
 
 
 def slice_sets(terms: Float[Tensor, "pair channel"]) -> Bool[Tensor, "pair channel"]:
-    """The set S of each pair, by the paper's rule.
+    """Slice sets S of the 2024 paper: which channels each pair uses, given its terms.
 
     >>> slice_sets(torch.tensor([[4.0, 2.0, -1.0], [-3.0, 1.0, -0.5]])).tolist()
     [[True, True, False], [True, False, False]]
@@ -177,7 +209,7 @@ def slice_sets(terms: Float[Tensor, "pair channel"]) -> Bool[Tensor, "pair chann
     total = terms.sum(-1, keepdim=True)
     towards = torch.where(total < 0, -terms, terms)
     ordered, order = towards.sort(dim=-1, descending=True)
-    # A prefix ends where its sum first exceeds the total: all before that, and that one, belong to S.
+    # A prefix ends with the term at which its sum first exceeds the total; that term belongs to S.
     before = ordered.cumsum(-1) - ordered
     inside = before <= total.abs()
     return torch.zeros_like(inside).scatter(-1, order, inside)
@@ -194,18 +226,25 @@ def slice_use(
 ) -> SliceUse:
     """Which channels does this head use over many prompts?
 
-    Firing pairs: weight >= threshold, score >= 0, src not the first token. Otherwise one pair per prompt is drawn
-    at random among those that do not fire, nor look at the first token. The paper's figures use the homogeneous basis.
+    With `firing`, pairs are those with weight >= threshold, score >= 0 and a src that is not the first token. Without,
+    one pair per prompt is drawn at random (`seed`) among those that do not fire nor attend to the first token. The
+    paper's figures use the homogeneous basis, in which biases are part of the channels.
+
+    >>> import keyhole
+    >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"])
+    >>> use = slice_use(runs, (3, 1))
+    >>> use.sizes.shape == (len(use.pairs),) and use.counts.sum() == use.sizes.sum()
+    tensor(True)
     """
     generator = torch.Generator().manual_seed(seed)
     pairs, terms, worst = [], [], 0.0
     with exact_matmul():
         for prompt, run in enumerate(runs):
             layer, index = check_head(run, head)
-            run.require_fresh()
+            run._require_fresh()
             dests, sources = _pairs(run, layer, index, firing=firing, threshold=threshold, generator=generator)
-            found, error = _terms(run, layer, index, dests=dests, sources=sources, basis=basis)
-            terms.append(found)
+            pair_terms, error = _terms(run, layer, index, dests=dests, sources=sources, basis=basis)
+            terms.append(pair_terms)
             worst = max(worst, error)
             pairs.append(torch.stack([torch.full_like(dests, prompt), dests, sources], dim=-1))
     if not pairs or not any(len(p) for p in pairs):
@@ -218,7 +257,7 @@ def slice_use(
 def _pairs(
     run: "Run", layer: int, head: int, *, firing: bool, threshold: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    record, n = run.layer(layer), len(run)
+    record, n = run.attention_run(layer), len(run)
     weights, scores = record.weights([head], range(n))[0], record.scores([head], range(n))[0]
     visible = record.visible()
     fires = (weights >= threshold) & (scores >= 0) & visible
@@ -235,12 +274,12 @@ def _pairs(
 
 def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> tuple[Tensor, float]:
     """Terms of chosen pairs, and how far their sums miss the model's own scores."""
-    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
-    n = int(found.rank[0])
-    terms = found.a[0, dests, :n] * found.B[0, sources, :n]
+    record, coordinates = run.attention_run(layer), in_channels(run, layer, head, basis=basis)
+    n = int(coordinates.rank[0])
+    terms = coordinates.a[0, dests, :n] * coordinates.B[0, sources, :n]
     if not len(dests):
         return terms, 0.0
-    own, rest = record.scores([head], range(len(run)))[0], found.rest()[0, dests, sources]
-    error = float((terms.sum(-1) + rest - own[dests, sources]).abs().max() / own.abs().max().clamp_min(1e-30))
+    scores, rest = record.scores([head], range(len(run)))[0], coordinates.rest()[0, dests, sources]
+    error = float((terms.sum(-1) + rest - scores[dests, sources]).abs().max() / scores.abs().max().clamp_min(1e-30))
     require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
     return terms, error

@@ -1,7 +1,4 @@
-"""Which heads fire where, and what does each head do in one prompt?
-
-Which heads fire where? Attention weights well above what uniform attention would give.
-"""
+"""Which heads fire where? Attention weights well above uniform attention; and a summary of every head in one prompt."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole._moved import names_of
 from keyhole.brief import Table, as_dataframe, brief
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import token_label
@@ -22,7 +20,8 @@ if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 DYNAMIC_SCALE = 2.5  # how many times uniform a weight must be to count as a firing
-_SHOWN = 30  # firings that are printed
+__getattr__ = names_of("keyhole.qk.firings")
+_SHOWN = 30  # rows that are printed
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,23 @@ class Site:
     dest: int
     src: int
     attention: float
-    visible: int  # number of keys that dest sees
+    visible: int  # number of keys that dest can see
 
     @property
     def times_uniform(self) -> float:
-        """How many times more than uniform attention: weight x number of visible keys."""
+        """The weight as a multiple of uniform attention: weight x number of visible keys."""
         return self.attention * self.visible
 
 
 @dataclass(frozen=True)
-class Firings(Sequence[Site]):
-    """The firings of a run, as a table: a sequence of sites, most above uniform first."""
+class FiringTable(Sequence[Site]):
+    """The firings of a run: a sequence of `Site`s, most above uniform first, that prints as a table.
+
+    >>> import keyhole
+    >>> firings = keyhole.load().run("When Mary and John went to the store, John gave a drink to").firings(0.5)
+    >>> firings[0].attention >= 0.5, len(firings[:3]), len(firings.to_dataframe()) == len(firings)
+    (True, 3, True)
+    """
 
     tokens: tuple[str, ...]  # texts of the prompt's tokens
     sites: tuple[Site, ...]  # a head, dest and src each
@@ -56,10 +61,10 @@ class Firings(Sequence[Site]):
     def __getitem__(self, index: int) -> Site: ...
 
     @overload
-    def __getitem__(self, index: slice) -> "Firings": ...
+    def __getitem__(self, index: slice) -> "FiringTable": ...
 
-    def __getitem__(self, index: int | slice) -> "Site | Firings":
-        return Firings(self.tokens, self.sites[index]) if isinstance(index, slice) else self.sites[index]
+    def __getitem__(self, index: int | slice) -> "Site | FiringTable":
+        return FiringTable(self.tokens, self.sites[index]) if isinstance(index, slice) else self.sites[index]
 
     def to_dataframe(self) -> Table:
         """A row per firing: a pandas DataFrame, or records without pandas."""
@@ -92,23 +97,29 @@ class Firings(Sequence[Site]):
 def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None = None) -> list[Site]:
     """Every firing of a run, most above uniform first.
 
-    `tau=None` is the dynamic threshold min(1, 2.5 / visible keys); `dest` restricts to one destination.
+    A pair fires if its weight is at least `tau`; None is the dynamic threshold min(1, 2.5 / visible keys). `dest`, a
+    position or a text, restricts the result to one destination.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> all(site.dest == len(run) - 1 for site in find_firings(run, 0.5, dest=-1))
+    True
     """
-    run.require_fresh()
+    run._require_fresh()
     if tau is not None:
         check_tau(tau)
     at = None if dest is None else run.position(dest, "dest")
     sites: list[Site] = []
     with exact_matmul():
         for layer in run.model.attention_layers:
-            record = run.layer(layer)
+            record = run.attention_run(layer)
             for dests in record.blocks if at is None else [range(at, at + 1)]:
                 sites += _of_layer(record, layer, dests, tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
 
 
 def dynamic_tau(visible: int) -> float:
-    """The threshold of a destination that sees so many keys.
+    """The dynamic threshold of a destination with so many visible keys.
 
     >>> dynamic_tau(10), dynamic_tau(2)
     (0.25, 1.0)
@@ -123,18 +134,18 @@ def _of_layer(record: "AttentionRun", layer: int, dests: range, tau: float | Non
     fires = (weights.double() >= torch.tensor(taus, dtype=torch.float64, device=weights.device)[:, None]) & visible
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
-    found = []
+    sites = []
     for h, r, s, weight in zip(heads.tolist(), rows.tolist(), sources.tolist(), values, strict=True):
-        found.append(Site(layer, h, dests[r], s, weight, counts[r]))
-    return found
+        sites.append(Site(layer, h, dests[r], s, weight, counts[r]))
+    return sites
 
 
-# What does each head do in a prompt, at a glance? Its strongest firing, how spread it is, and how much it rests.
+# What does each head do in a prompt? Its strongest firing, how spread its attention is, how much of it rests.
 
 
 @dataclass(frozen=True)
 class HeadGlance:
-    """One head in one prompt."""
+    """Summary of one head in one prompt."""
 
     layer: int
     head: int
@@ -158,23 +169,23 @@ class HeadMap:
 
 
 def head_map(run: "Run", *, most: int = 200, progress: Progress = silent) -> HeadMap:
-    """All heads at a glance, and at most so many firings. Memory is linear in the prompt's length."""
-    run.require_fresh()
+    """A summary of every head, and at most `most` firings. Memory is linear in the prompt's length."""
+    run._require_fresh()
     heads, sites, layers = list[HeadGlance](), list[Site](), run.model.attention_layers
     with exact_matmul():
         for done, layer in enumerate(layers):
             progress(done, len(layers))
-            looked = _Looked.of(run.layer(layer))
-            for dests in run.layer(layer).blocks:
-                sites += looked.add(run.layer(layer), layer, dests, most)
-            heads += _glances(run, layer, looked)
+            totals = _Totals.of(run.attention_run(layer))
+            for dests in run.attention_run(layer).blocks:
+                sites += totals.add(run.attention_run(layer), layer, dests, most)
+            heads += _glances(run, layer, totals)
             sites = sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))[:most]
     return HeadMap(tuple(heads), tuple(sites))
 
 
 @dataclass
-class _Looked:
-    """What was seen of a layer so far, of every head."""
+class _Totals:
+    """What the blocks of a layer read so far add up to, for every head."""
 
     entropy: Float[Tensor, "heads"]  # summed over tokens that see two keys or more
     several: int  # how many these are
@@ -183,13 +194,13 @@ class _Looked:
     place: Int[Tensor, "heads 2"] = field(repr=False)  # dest and src
 
     @classmethod
-    def of(cls, record: "AttentionRun") -> "_Looked":
+    def of(cls, record: "AttentionRun") -> "_Totals":
         n = len(record.heads)
         nothing = torch.zeros(n, dtype=torch.float64)
         return cls(nothing, 0, nothing, nothing - 1, torch.zeros(n, 2, dtype=torch.long))
 
     def add(self, record: "AttentionRun", layer: int, dests: range, most: int) -> list[Site]:
-        """Look at some tokens of all heads; the firings among them that may count."""
+        """Add some destinations of all heads; returns the strongest firings among them."""
         weights = record.weights(record.heads, dests).double().cpu()
         counts = record.visible(dests).sum(-1).cpu()
         several = counts > 1
@@ -198,34 +209,34 @@ class _Looked:
         self.sink = self.sink + weights[:, dests.start == 0 :, 0].sum(-1)
         times = weights * counts[:, None]
         times[..., 0] = -0.5  # the first token is a src only where there is no other
-        found, at = times.flatten(1).max(1)
-        more, n = found > self.best, weights.shape[-1]
+        strongest, at = times.flatten(1).max(1)
+        more, n = strongest > self.best, weights.shape[-1]
         place = torch.stack([at // n + dests.start, at % n], 1)
-        self.best, self.place = torch.where(more, found, self.best), torch.where(more[:, None], place, self.place)
+        self.best, self.place = torch.where(more, strongest, self.best), torch.where(more[:, None], place, self.place)
         return _sites(times, counts.tolist(), layer, dests, most)
 
 
 def _sites(
     times: Float[Tensor, "heads dest pos"], counts: Sequence[int], layer: int, dests: range, most: int
 ) -> list[Site]:
-    """The firings most above uniform, at most so many: of a long prompt there are millions."""
+    """The firings most above uniform, at most `most` of them: a long prompt has millions."""
     values, at = times.flatten().topk(min(most, times.numel()))
     heads, rows, sources = torch.unravel_index(at[values > 0], times.shape)
-    found = []
+    sites = []
     for h, r, s in zip(heads.tolist(), rows.tolist(), sources.tolist(), strict=True):
         weight = float(times[h, r, s]) / counts[r]
         if weight >= dynamic_tau(counts[r]):
-            found.append(Site(layer, h, dests[r], s, weight, counts[r]))
-    return found
+            sites.append(Site(layer, h, dests[r], s, weight, counts[r]))
+    return sites
 
 
-def _glances(run: "Run", layer: int, looked: _Looked) -> list[HeadGlance]:
-    record, (dests, srcs) = run.layer(layer), looked.place.T
+def _glances(run: "Run", layer: int, totals: _Totals) -> list[HeadGlance]:
+    record, (dests, srcs) = run.attention_run(layer), totals.place.T
     with_keys = record.visible(dests.tolist()).sum(-1).cpu()
-    weights = [float(record.weights([h], [d])[0, 0, s]) for h, (d, s) in enumerate(looked.place.tolist())]
+    weights = [float(record.weights([h], [d])[0, 0, s]) for h, (d, s) in enumerate(totals.place.tolist())]
     sparse = _sparsities(run, layer, dests, srcs)
-    entropy = looked.entropy / looked.several if looked.several else looked.entropy * float("nan")
-    sink = looked.sink / (len(run) - 1)
+    entropy = totals.entropy / totals.several if totals.several else totals.entropy * float("nan")
+    sink = totals.sink / (len(run) - 1)
     columns = (dests, srcs, torch.tensor(weights), torch.tensor(weights).double() * with_keys, sparse, entropy, sink)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [HeadGlance(layer, head, *numbers) for head, numbers in enumerate(rows)]
@@ -235,12 +246,12 @@ def _sparsities(
     run: "Run", layer: int, dests: Int[Tensor, "heads"], srcs: Int[Tensor, "heads"]
 ) -> Float[Tensor, "heads"]:
     """S(v) of one place of every head: the relative terms of `channels`, of all heads at once."""
-    found, record = in_channels(run, layer), run.layer(layer)
-    heads = torch.arange(len(dests), device=found.a.device)
-    dests, srcs = dests.to(found.a.device), srcs.to(found.a.device)
-    sees = record.visible(dests.tolist()).to(found.B.dtype)
-    offered = found.B[heads, srcs]
-    others = torch.einsum("hk,hkc->hc", sees, found.B) - offered
-    terms = found.a[heads, dests] * (offered - others / (sees.sum(-1, keepdim=True) - 1))
-    told = [sparsity_each(terms[h, : int(rank)]) for h, rank in enumerate(found.rank.tolist())]
-    return torch.stack(told)
+    coordinates, record = in_channels(run, layer), run.attention_run(layer)
+    heads = torch.arange(len(dests), device=coordinates.a.device)
+    dests, srcs = dests.to(coordinates.a.device), srcs.to(coordinates.a.device)
+    sees = record.visible(dests.tolist()).to(coordinates.B.dtype)
+    offered = coordinates.B[heads, srcs]
+    others = torch.einsum("hk,hkc->hc", sees, coordinates.B) - offered
+    terms = coordinates.a[heads, dests] * (offered - others / (sees.sum(-1, keepdim=True) - 1))
+    sparsities = [sparsity_each(terms[h, : int(rank)]) for h, rank in enumerate(coordinates.rank.tolist())]
+    return torch.stack(sparsities)

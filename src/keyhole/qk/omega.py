@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Basis = Literal["linear", "homogeneous"]
 Factors = tuple[Float[Tensor, "heads reads d_head"], Float[Tensor, "kv_heads reads d_head"]]
-_MAX_ERROR = 1e-5  # of the rebuilt Omega, relative (Frobenius)
+_MAX_ERROR = 1e-5  # of the reconstructed Omega, relative (Frobenius)
 _MAX_SWELL = 10.0  # a usual term against a usual score; beyond, terms only cancel one another. Below 1 in trained heads
 _ROUNDING = 10.0  # singular values of exactly dependent columns come out below 0.4 eps |R_q| |R_k|
 
@@ -38,7 +38,7 @@ _ROUNDING = 10.0  # singular values of exactly dependent columns come out below 
 class Omega:
     """The singular channels of every head of one layer, strongest first.
 
-    The first `rank` channels of a head can be told. Those after them carry no weight: their columns of G are zero, and
+    The first `rank` channels of a head are resolved. Those after them carry no weight: their columns of G are zero, and
     what they hold of a score is reported as its unexplained `rest`. They are the null directions of Omega, into which
     RoPE and biases reach, and, rarely, weak directions whose terms would only cancel one another (docs/models.md).
     """
@@ -55,7 +55,7 @@ class Omega:
 
     @cached_property
     def _all_u(self) -> Float[Tensor, "heads reads channel"]:
-        """Every head's u_k at once, when the first is asked for: folding anew costs as much for one as for all."""
+        """Every head's u_k at once, on first use: folding the weights again costs as much for one head as for all."""
         return (self.factors()[0].to(self.lift_d.dtype) @ self.lift_d).to(self.sigma.dtype)
 
     @cached_property
@@ -74,23 +74,23 @@ class Omega:
 
 
 def omega(model: "Model", layer: int, basis: Basis = "linear") -> Omega:
-    """The channels of all heads of a layer; decomposed once, and again whenever the weights change.
+    """The channels of all heads of a layer, cached until the weights change.
 
     `linear` decomposes W_Q W_K^T and leaves biases to the offset. `homogeneous` (the 2024 paper) appends the
     biases as one more row of each factor, so that they are part of the channels.
     """
     if basis not in ("linear", "homogeneous"):
         raise KeyholeError(f"there is no basis {basis!r}: choose 'linear' or 'homogeneous'.")
-    return model.cached_of_layer(("omega", basis), layer, lambda: _decomposed(model, layer, basis))
+    return model._cached_of_layer(("omega", basis), layer, lambda: _decomposed(model, layer, basis))
 
 
 def _decomposed(model: "Model", layer: int, basis: Basis) -> Omega:
-    factors = partial(_factors, model, layer, basis)  # made anew when asked for, not held
-    return replace(decompose(*factors(), layer=layer, dtype=model.weights(layer).W_Q.dtype), factors=factors)
+    factors = partial(_factors, model, layer, basis)  # computed again when needed: keeping them would double the memory
+    return replace(decompose(*factors(), layer=layer, dtype=model.folded(layer).W_Q.dtype), factors=factors)
 
 
 def _factors(model: "Model", layer: int, basis: Basis) -> Factors:
-    (W_Q, b_Q, _), (W_K, b_K, _) = model.queries_keys(layer)
+    (W_Q, b_Q, _), (W_K, b_K, _) = model._queries_keys(layer)
     if basis == "linear":
         return W_Q, W_K
     return torch.cat([W_Q, b_Q[:, None]], dim=1), torch.cat([W_K, b_K[:, None]], dim=1)
@@ -103,9 +103,10 @@ def decompose(
     layer: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Omega:
-    """Singular channels of W_Q W_K^T for a batch of heads, verified, with fixed signs; in `dtype` if given.
+    """Decompose W_Q W_K^T of a batch of heads into singular channels, verified and with fixed signs.
 
-    `layer` is for messages.
+    Several query heads may share a key head. `layer` is named in errors, `dtype` is that of the result. A decomposition
+    that does not reconstruct Omega is refused.
 
     >>> W_Q, W_K = torch.eye(3)[None, :, :2], torch.diag(torch.tensor([3.0, 2.0, 1.0]))[None, :, :2]
     >>> decompose(W_Q, W_K).sigma
@@ -117,22 +118,23 @@ def decompose(
         core = R_q @ R_k.mT
         _require_heads(torch.isfinite(core).all(-1).all(-1), layer, "has weights that are NaN or infinite")
         U, sigma, Vh = torch.linalg.svd(core)
-        error = _rebuilding_error(core, U * sigma[:, None], Vh)
-        U, sigma, V, told = _told_first(U, sigma, Vh.mT, R_q, R_k)
-        G_d = R_k.mT @ V * told[:, None]
+        error = _reconstruction_error(core, U * sigma[:, None], Vh)
+        U, sigma, V, resolved = _resolved_first(U, sigma, Vh.mT, R_q, R_k)
+        G_d = R_k.mT @ V * resolved[:, None]
         signs = _signs(W_Q.to(G_d.dtype) @ G_d)
-        G_d, inverse = G_d * signs[:, None], torch.where(told, 1.0 / sigma, 0.0)
-        G_s = _dual((signs * inverse)[:, :, None] * (U.mT @ R_q), G_d, told)
-    _require_heads(error < _MAX_ERROR, layer, "has an Omega that its SVD does not rebuild")
+        G_d, inverse = G_d * signs[:, None], torch.where(resolved, 1.0 / sigma, 0.0)
+        G_s = _dual((signs * inverse)[:, :, None] * (U.mT @ R_q), G_d, resolved)
+    _require_heads(error < _MAX_ERROR, layer, "has an Omega that its SVD does not reconstruct")
     to = working_dtype(W_Q.dtype) if dtype is None else dtype
-    rank, lift_d, factors = told.sum(-1), G_d * inverse[:, None], lambda: (W_Q, W_K)
+    rank, lift_d, factors = resolved.sum(-1), G_d * inverse[:, None], lambda: (W_Q, W_K)
     return Omega(sigma.to(to), G_d.to(to), G_s.to(to), rank, error.to(to), lift_d, G_s.mT, factors)
 
 
 def blocks(sigma: Float[Tensor, "*heads channel"], rtol: float = 1e-3) -> Int[Tensor, "*heads channel"]:
-    """Which channels cannot be told apart? Neighbours with nearly equal singular values share a block number.
+    """Number the blocks of channels that cannot be distinguished: neighbours with nearly equal singular values.
 
-    Inside a block the singular vectors are free to turn, and another SVD routine may return other ones.
+    Two neighbours are of one block if their values differ by at most `rtol`, relative. Inside a block the singular
+    vectors are free to rotate, and another SVD routine may return other ones.
 
     >>> blocks(torch.tensor([3.0, 2.0, 1.9999, 1.0])).tolist()
     [0, 1, 1, 2]
@@ -148,10 +150,10 @@ def _require_heads(good: Tensor, layer: int | None, reason: str) -> None:
         raise KeyholeError(f"head {bad[0]} {reason}{more}.")
 
 
-def _told_first(
+def _resolved_first(
     U: Tensor, sigma: Tensor, V: Tensor, R_q: Tensor, R_k: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "heads channel"]]:
-    """The singular triples of each head, those that can be told before those that cannot; and which can.
+    """The singular triples of each head, resolved ones first; and which are resolved.
 
     Beyond the rank there is only rounding. Within it, a term is about |G_d e_k| |e_k G_s| |q| |k| / r, a score
     |q| |k| / sqrt(r): the quotient says how often a term holds a score.
@@ -159,18 +161,18 @@ def _told_first(
     rounding = torch.finfo(sigma.dtype).eps * torch.linalg.matrix_norm(R_q) * torch.linalg.matrix_norm(R_k)
     product = (R_k.mT @ V).norm(dim=1) * (R_q.mT @ U).norm(dim=1)
     swell = product / sigma.clamp_min(torch.finfo(sigma.dtype).tiny) / R_k.shape[-1] ** 0.5
-    told = (sigma > _ROUNDING * rounding[:, None]) & (swell < _MAX_SWELL)
-    order = (~told).int().argsort(dim=-1, stable=True)
+    resolved = (sigma > _ROUNDING * rounding[:, None]) & (swell < _MAX_SWELL)
+    order = (~resolved).int().argsort(dim=-1, stable=True)
     U, V = (x.gather(2, order[:, None].expand_as(x)) for x in (U, V))
-    return U, sigma.gather(1, order), V, told.gather(1, order)
+    return U, sigma.gather(1, order), V, resolved.gather(1, order)
 
 
-def _dual(G_s: Tensor, G_d: Tensor, told: Tensor) -> Tensor:
-    """G_s with G_s G_d = I to rounding on the channels that are told.
+def _dual(G_s: Tensor, G_d: Tensor, resolved: Tensor) -> Tensor:
+    """G_s with G_s G_d = I, to rounding, on the resolved channels.
 
     An SVD is off by eps sigma_1, which is eps sigma_1 / sigma_k of a weak channel's row.
     """
-    return cast(Tensor, torch.linalg.solve(G_s @ G_d + torch.diag_embed((~told).to(G_s.dtype)), G_s))
+    return cast(Tensor, torch.linalg.solve(G_s @ G_d + torch.diag_embed((~resolved).to(G_s.dtype)), G_s))
 
 
 def _triangle(W: Tensor) -> Tensor:
@@ -185,7 +187,7 @@ def _signs(U: Tensor) -> Tensor:
     return torch.where(U.gather(1, largest)[:, 0] < 0, -1.0, 1.0).to(U.dtype)
 
 
-def _rebuilding_error(core: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def _reconstruction_error(core: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """|left right - core| / |core|: Q_q and Q_k are orthonormal, so this is the error of Omega itself."""
     difference = torch.linalg.matrix_norm(left @ right - core)
     norm = torch.linalg.matrix_norm(core)

@@ -4,16 +4,20 @@ Functions of the library, options of commands, requests to the server and stores
 is written down once. Nothing here loads torch: help must stay quick.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import wraps
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from keyhole.errors import KeyholeError
 
 Value = TypeVar("Value")
 Record = TypeVar("Record")
+Returned = TypeVar("Returned")
+Taken = ParamSpec("Taken")
 
 
 def option(
@@ -25,15 +29,17 @@ def option(
     names: tuple[str, ...] = (),
     panel: str | None = None,
     metavar: str | None = None,
+    was: str | None = None,
 ) -> Value:
     """A field of a record: its default, its help, and the bounds of a number.
 
     `names`, `panel` and `metavar` are for the command line: how its option is spelt, where that is not the field's own
-    name, the section of help it stands in, and what stands for its value there.
+    name, the section of help it stands in, and what stands for its value there. `was` is the field's old name, which
+    works for one release (`takes_old_names`).
     """
-    about = {"help": help, "least": least, "most": most, "names": names, "panel": panel, "metavar": metavar}
-    made: Value = field(default=default, metadata=about)  # type: ignore[call-overload]
-    return made
+    about = {"help": help, "least": least, "most": most, "names": names, "panel": panel, "metavar": metavar, "was": was}
+    described: Value = field(default=default, metadata=about)  # type: ignore[call-overload]
+    return described
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,13 @@ def choices_of(record: type[Any]) -> tuple[Choice, ...]:
     >>> [(choice.name, choice.default, choice.words) for choice in choices_of(CurveSettings)][2]
     ('tokens', 'dropped', ('dropped', 'kept'))
     """
-    hints, found = get_type_hints(record), []
+    hints, choices = get_type_hints(record), []
     for each in fields(record):
         hint = hints[each.name]
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         plain = tuple(kind for kind in kinds if kind is not NoneType)
-        found.append(Choice(each.name, plain, NoneType in kinds, each.default, each.metadata))
-    return tuple(found)
+        choices.append(Choice(each.name, plain, NoneType in kinds, each.default, each.metadata))
+    return tuple(choices)
 
 
 def require_choices(settings: Any) -> None:
@@ -88,6 +94,7 @@ def require_choices(settings: Any) -> None:
 def chosen(settings: Record | None, usual: type[Record], keywords: Mapping[str, Any]) -> Record:
     """Settings with some fields given as keywords of a function; a keyword that is no field is refused by name."""
     names = [choice.name for choice in choices_of(usual)]
+    keywords = with_new_names(keywords, old_names(usual))
     for name in keywords:
         if name not in names:
             near = get_close_matches(name, names, 1)
@@ -105,3 +112,60 @@ def bounds(least: float | None, most: float | None) -> str:
     if least is None or most is None:
         return f"at least {least}" if most is None else f"at most {most}"
     return f"between {least} and {most}"
+
+
+# What has another name now? Old names work for one release, and say what to write instead.
+
+
+def old_names(record: type[Any]) -> dict[str, str]:
+    """The fields of a record that have been renamed: old name -> new name."""
+    return {choice.about["was"]: choice.name for choice in choices_of(record) if choice.about.get("was")}
+
+
+def with_new_names(keywords: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Keywords by their new names; an old one warns."""
+    for old in renamed.keys() & keywords.keys():
+        _warn(old, renamed[old])
+    return {renamed.get(name, name): value for name, value in keywords.items()}
+
+
+def takes_old_names(record: type[Record]) -> type[Record]:
+    """A record whose renamed fields can be given and read by their old names."""
+    renamed, init = old_names(record), record.__init__
+
+    @wraps(init)
+    def begin(self: Any, *values: Any, **keywords: Any) -> None:
+        init(self, *values, **with_new_names(keywords, renamed))
+
+    def read(self: Any, name: str) -> Any:  # asked only for what is no attribute
+        if name not in renamed:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        _warn(name, renamed[name])
+        return getattr(self, renamed[name])
+
+    record.__init__ = begin  # type: ignore[assignment, method-assign]
+    record.__getattr__ = read  # type: ignore[attr-defined]
+    return record
+
+
+def old_keyword(
+    old: str, new: str, reading: Callable[[Any], Any] = lambda value: value
+) -> Callable[[Callable[Taken, Returned]], Callable[Taken, Returned]]:
+    """A function whose parameter has a new name: what is given by the old one is read as the new one is meant."""
+
+    def adapted(function: Callable[Taken, Returned]) -> Callable[Taken, Returned]:
+        @wraps(function)
+        def call(*values: Taken.args, **keywords: Taken.kwargs) -> Returned:
+            if old in keywords:
+                _warn(old, new)
+                keywords[new] = reading(keywords.pop(old))
+            return function(*values, **keywords)
+
+        return call
+
+    return adapted
+
+
+def _warn(old: str, new: str) -> None:
+    message = f"{old} is called {new} now; the old name goes with the next release."
+    warnings.warn(message, FutureWarning, stacklevel=3)

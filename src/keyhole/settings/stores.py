@@ -4,16 +4,17 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from keyhole.errors import KeyholeError
-from keyhole.settings.fields import option, require_choices
+from keyhole.settings.fields import option, require_choices, takes_old_names
 from keyhole.settings.measuring import LEVEL, PANEL, SUFFICIENT, SUFFICIENT_BOTH_SIGNS, SUFFICIENT_LEVEL
-from keyhole.settings.tracing import ACCPP, TAU, Probability, SeedRule, TraceSettings
+from keyhole.settings.tracing import ACCPP, TAU, MetricName, Probability, TraceSettings
 
 Wrong = Literal["keep", "skip"]
 FixedTau = Literal["dynamic"] | float
-BOS = "Put a beginning-of-sequence token first (default: the tokenizer's habit)."
+BOS = "Put a beginning-of-sequence token first, or do not. Default: as the tokenizer does."
 MOST = 32  # prompts that a prompt is measured against
 
 
+@takes_old_names
 @dataclass(frozen=True)
 class Tracing(TraceSettings):
     """How every prompt is traced: all of `TraceSettings`, and more.
@@ -24,18 +25,23 @@ class Tracing(TraceSettings):
     added up in another order. They are kept with the others: tables are the same whatever was interrupted.
     """
 
-    seeds: SeedRule | Probability | None = option(
-        None, "Default: linear where the prompt has wrong answers or with --method svt, else prob."
+    metric: MetricName | Probability | None = option(
+        None,
+        "How the answer's score is read: prob (its log-likelihood) or linear (its logit). Default: linear "
+        "where the prompt has wrong answers or with --method svt, else prob.",
+        was="seeds",
     )
     tau: FixedTau = option("dynamic", TAU, panel=ACCPP)
-    wrong: Wrong = option("keep", "Prompts that the model gets wrong: trace them, or skip them.")
+    wrong: Wrong = option(
+        "keep", "What becomes of prompts that the model answers wrongly: they are traced (keep) or left out (skip)."
+    )
     bos: bool | None = option(None, BOS)
-    batch: int = option(32, "Prompts traced together, within a part; memory grows.", least=1)
-    threads: int = option(1, "Of each worker.", least=1)
-    signals: bool = option(False, "Keep the vector of every signal, too.")
+    batch: int = option(32, "How many prompts are traced together; memory grows with it.", least=1)
+    threads: int = option(1, "CPU threads of each worker.", least=1)
+    signals: bool = option(False, "Keep the vector of every signal in the store, too.")
     effects: bool = option(
         False,
-        "Measure effects, shares and faithfulness against prompts like each: a task's, or others of the file.",
+        "Measure effects, shares and faithfulness of every circuit, against other prompts of the task or file.",
         panel=PANEL,
     )
     sufficient: bool = option(False, SUFFICIENT, panel=PANEL)
@@ -43,8 +49,8 @@ class Tracing(TraceSettings):
     both_signs: bool = option(False, SUFFICIENT_BOTH_SIGNS, panel=PANEL)
 
     def __post_init__(self) -> None:
-        if self.seeds not in (None, *get_args(SeedRule)) and not isinstance(self.seeds, Probability):
-            raise KeyholeError(f"bulk runs have seeds 'prob', 'linear' or a Probability, not {self.seeds!r}.")
+        if self.metric not in (None, *get_args(MetricName)) and not isinstance(self.metric, Probability):
+            raise KeyholeError(f"bulk runs have the metric 'prob', 'linear' or a Probability, not {self.metric!r}.")
         if self.tau != "dynamic" and not isinstance(self.tau, int | float):
             raise KeyholeError(
                 f"tau of a bulk run is 'dynamic' or a number, not {self.tau!r}: a store keeps its value."
@@ -56,8 +62,8 @@ class Tracing(TraceSettings):
             raise KeyholeError(f"level is {self.level}, but the share of an answer that is kept lies between 0 and 1.")
         if self.sufficient and not self.as_usual():
             raise KeyholeError(
-                "circuits that suffice are searched for and not traced: leave out method, seeds, tau, keys, sinks and "
-                "through."
+                "circuits that suffice are searched for and not traced: leave out method, metric, tau, keys, "
+                "first_token and through."
             )
         super().__post_init__()
 
@@ -69,15 +75,16 @@ class Tracing(TraceSettings):
     @property
     def against(self) -> bool:
         """Are answers held against wrong ones, where there are some?"""
-        return self.seeds in (None, "linear")
+        return self.metric in (None, "linear")
 
     def plain(self) -> dict[str, Any]:
         """Every choice as plain values, defaults spelled out: what a store keeps and compares.
 
-        Stores of accpp do not name the method, as when there was no other.
+        Stores of accpp do not name the method, as when there was no other. Two keys are older than their fields'
+        names: `seeds` is the metric, and `sinks` what becomes of the first token.
         """
-        share = self.seeds.tau if isinstance(self.seeds, Probability) else Probability().tau
-        rule = "prob" if isinstance(self.seeds, Probability) else self.seeds
+        share = self.metric.tau if isinstance(self.metric, Probability) else Probability().tau
+        rule = "prob" if isinstance(self.metric, Probability) else self.metric
         for_all = {name: getattr(self, name) for name in ("wrong", "bos", "batch", "threads")}
         if self.measured is not None:  # stores without it do not name it, as when nothing was measured
             for_all["like"] = MOST
@@ -89,6 +96,6 @@ class Tracing(TraceSettings):
             usual = "linear" if self.svt.start is None else "given"
             return {"method": "svt", "seeds": rule or usual, "seed_tau": share, **asdict(self.svt), **for_all}
         through = {"through": "mlps", **asdict(self.mlps)} if self.mlps else {"through": "heads"}
-        accpp = {name: getattr(self, name) for name in ("tau", "keys", "sinks")}
+        accpp = {"tau": self.tau, "keys": self.keys, "sinks": self.first_token}
         usual = "linear where there are wrong answers"
         return {"seeds": rule or usual, "seed_tau": share, **through, **accpp, **for_all}

@@ -1,34 +1,38 @@
-"""What can be chosen about a trace? The method, seeds, thresholds, and how circuits go on behind MLPs."""
+"""What can be chosen about a trace? The method, the metric, thresholds, and how circuits go on behind MLPs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex, TypedDict
 
 from keyhole.brief import Head
-from keyhole.errors import KeyholeError
-from keyhole.settings.fields import option, require_choices
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.settings.fields import option, require_choices, takes_old_names
 from keyhole.strict import quoted
 
 Method = Literal["accpp", "svt"]
-SeedRule = Literal["prob", "linear"]
+MetricName = Literal["prob", "linear"]
 Tau = Literal["dynamic"] | float | Callable[[int], float]
 Keys = Literal["all", "source"]
-Sinks = Literal["keep", "mark", "collapse"]
+FirstToken = Literal["keep", "mark", "collapse"]
+Why = Literal["here", "not"]  # in files: is it explained why a head attends here, or why it does not?
 Constants = Literal["baseline", "causes"]
 ChannelChoice = Literal["singular", "all"]
 Start = Head | tuple[int, int, int | str, int | str]  # layer and head, perhaps with dest and src
 ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
-TAU = "dynamic (2.5 / visible keys) or a weight between 0 and 1."
-KEYS = "What a src-side removal touches: all keys, or the source alone."
+TAU = (
+    "Attention weight below which a head counts as not firing: between 0 and 1, or dynamic, which is 2.5 "
+    "/ visible keys."
+)
+KEYS = "Which keys a removal on the src side changes: all keys, or the source alone."
 
 
-class Seeding:
-    """Seeds chosen with settings of their own: a `Probability`, or a `Probe` (`keyhole.tracing.linear`)."""
+class MetricSettings:
+    """An answer read with settings of its own: a `Probability`, or a `Probe` (`keyhole.tracing.linear`)."""
 
 
 @dataclass(frozen=True)
-class Probability(Seeding):
-    """Seeds "prob" with another threshold than usual: the share of the answer's log-likelihood that they carry."""
+class Probability(MetricSettings):
+    """The metric "prob" with another threshold than usual: the share of the log-likelihood that first writers carry."""
 
     tau: float = 0.8  # the share, above 0 and up to 1
 
@@ -41,11 +45,13 @@ class Probability(Seeding):
 class Through:
     """How circuits go on behind MLPs: settings of `trace(through=...)`."""
 
-    cover: float = option(0.8, "Share of an MLP's write that its causes account for.", panel=ACCPP)
-    eps: float = option(0.01, "Influence below which a node is not explained.", panel=ACCPP)
-    values: bool = option(True, "Explain what heads move, too, or only where they look.", panel=ACCPP)
+    cover: float = option(0.8, "Share of an MLP's write that its causes account for, above 0 and up to 1.", panel=ACCPP)
+    eps: float = option(
+        0.01, "Influence on the answer below which a node is not explained: a share, from 0 to below 1.", panel=ACCPP
+    )
+    values: bool = option(True, "Explain what heads move, too, or only where they attend.", panel=ACCPP)
     constants: Constants = option(
-        "baseline", "What biases write: a baseline of MLPs, or causes as others.", panel=ACCPP
+        "baseline", "How the write of biases counts: as the MLPs' baseline, or as causes like others.", panel=ACCPP
     )
 
     def __post_init__(self) -> None:
@@ -66,17 +72,24 @@ class SvtSettings:
     ((9, 6), (9, 9, -1, 'Mary'))
     """
 
-    threshold: float = option(0.5, "Attention weight from which a head fires.", panel=SVT)
+    threshold: float = option(
+        0.5, "Attention weight from which a head counts as firing, above 0 and up to 1.", panel=SVT
+    )
     share: float = option(
-        0.7, "Follow the heads that make up this share of all contributions to a firing through one token.", panel=SVT
+        0.7,
+        "Follow the heads that make up this share of all contributions to a firing through one token, between 0 and 1.",
+        panel=SVT,
     )
     channels: ChannelChoice = option(
-        "singular", "Contributions through the channels that make up a firing's score, or through all.", panel=SVT
+        "singular",
+        "Which contributions count: those through the channels that make up a firing's score (singular), or "
+        "through all.",
+        panel=SVT,
     )
     start: Sequence[Start] | None = option(
         None,
-        "Begin with this firing, not with the answer; a head alone: from the last token to the one it attends to most, "
-        "the first aside. Repeatable.",
+        "Begin with this firing instead of the answer. A head alone stands for its firing from the last token "
+        "on the token it attends to most, the first token aside. Repeatable. Default: the answer.",
         metavar="L.H[:DEST:SRC]",
         panel=SVT,
     )
@@ -92,50 +105,63 @@ class SvtSettings:
         if self.start is not None:
             object.__setattr__(self, "start", _starts(self.start))
 
-    def require_no_seeds(self, seeds: object) -> None:
-        """Refuse seeds where a start is given: the circuit begins there."""
-        if self.start is not None and seeds is not None:
+    def require_no_metric(self, metric: object) -> None:
+        """Refuse a metric where a start is given: the circuit begins there, not with the answer."""
+        if self.start is not None and metric is not None:
             raise KeyholeError(
-                "a circuit begins with given firings (start) or with seeds of the answer: leave one of them out."
+                "a circuit begins with given firings (start) or with the answer, as a metric reads it: leave one of "
+                "them out."
             )
 
 
+@takes_old_names
 @dataclass(frozen=True)
 class TraceSettings:
     """How a circuit is traced. With the method "svt", or a `SvtSettings`, what is of accpp is left as it is.
 
-    >>> TraceSettings(tau=0.2, through="heads").sinks
+    >>> TraceSettings(tau=0.2, through="heads").first_token
     'keep'
     """
 
     method: Method | SvtSettings = option(
-        "accpp", "accpp: signals found by removal. svt: singular vector tracing, of 2024; heads alone."
+        "accpp",
+        "How firings are explained. accpp: by removing signals. svt: by singular vector tracing of 2024, for "
+        "heads alone.",
     )
-    seeds: SeedRule | Seeding | None = option(
-        None, "Default: linear where there is another answer (against) or with the method svt, else prob."
+    metric: MetricName | MetricSettings | None = option(
+        None,
+        "How the answer's score is read: prob (its log-likelihood) or linear (its logit). Default: linear "
+        "where there is another answer (against) or with the method svt, else prob.",
+        was="seeds",
     )
     tau: Tau = option("dynamic", TAU, panel=ACCPP)
     keys: Keys = option("all", KEYS, panel=ACCPP)
-    sinks: Sinks = option(
-        "keep", "Attention to the first token: keep, mark, or collapse (kept, not explained further).", panel=ACCPP
+    first_token: FirstToken = option(
+        "keep",
+        "What becomes of firings on the first token: they are explained (keep), explained and marked (mark), "
+        "or kept without a further explanation (collapse).",
+        panel=ACCPP,
+        was="sinks",
     )
     through: Literal["heads", "mlps"] | Through = option(
-        "mlps", "Go on through MLPs to the words (parts below eps are pruned), or end at MLPs.", panel=ACCPP
+        "mlps",
+        "Trace on through MLPs to the tokens, leaving out parts below --eps (mlps), or end at MLPs (heads).",
+        panel=ACCPP,
     )
 
     def __post_init__(self) -> None:
-        require_choice_of_seeds(self.seeds)
+        require_metric(self.metric)
         if self.tau != "dynamic" and not callable(self.tau):
             check_tau(self.tau)
         require_choices(self)
         if self.svt is None:
             return
-        if isinstance(self.through, Through) or (self.tau, self.keys, self.sinks) != ("dynamic", "all", "keep"):
+        if isinstance(self.through, Through) or (self.tau, self.keys, self.first_token) != ("dynamic", "all", "keep"):
             raise KeyholeError(
-                "tau, keys, sinks and how to go through MLPs are settings of the method accpp: leave them out. Those "
-                "of svt are threshold, share, channels and start (in Python a keyhole.SvtSettings)."
+                "tau, keys, first_token and how to go through MLPs are settings of the method accpp: leave them out. "
+                "Those of svt are threshold, share, channels and start (in Python a keyhole.SvtSettings)."
             )
-        self.svt.require_no_seeds(self.seeds)
+        self.svt.require_no_metric(self.metric)
 
     @property
     def svt(self) -> SvtSettings | None:
@@ -156,17 +182,23 @@ class TraceOptions(TypedDict, total=False):
     """The fields of `TraceSettings`, for functions that take them as keywords."""
 
     method: Method | SvtSettings
-    seeds: SeedRule | Seeding | None
+    metric: MetricName | MetricSettings | None
     tau: Tau
     keys: Keys
-    sinks: Sinks
+    first_token: FirstToken
     through: Literal["heads", "mlps"] | Through
 
 
-def require_choice_of_seeds(seeds: object) -> None:
-    """Refuse what is no way to choose seeds."""
-    if not isinstance(seeds, Seeding) and seeds not in (None, "prob", "linear"):
-        raise KeyholeError(f"there are no seeds {seeds!r}: choose 'prob', 'linear', a Probability or a Probe.")
+def require_metric(metric: object) -> None:
+    """Refuse what is no way to read an answer's score."""
+    if not isinstance(metric, MetricSettings) and metric not in (None, "prob", "linear"):
+        raise KeyholeError(f"there is no metric {metric!r}: choose 'prob', 'linear', a Probability or a Probe.")
+
+
+def why_not_of(why: Why) -> bool:
+    """The parameter `why_not`, from the word that was given when it was called `why`."""
+    require_choice("why", why, Why)
+    return why == "not"
 
 
 def check_tau(tau: Any) -> float:

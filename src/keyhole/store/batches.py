@@ -60,7 +60,7 @@ class _Ran:
             status: Status = "empty" if isinstance(found, NothingToTraceError) else "failed"
             return Outcome(status=status, error=str(found), **about)
         vectors = signal_vectors(found) if tracing.signals else None
-        status = "circuit" if found.heads else "headless"
+        status = "circuit" if found.has_heads else "headless"
         return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, error=why, **about)
 
     @property
@@ -197,7 +197,7 @@ def _svt_circuit(one: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit 
             each if len(each) == 2 else (*each[:2], token(each[2]), token(each[3])) for each in settings.start or ()
         ]
         placed = replace(settings, start=starts or None)
-        return trace_svt(one.run, one.targets, against=one.against(tracing), settings=placed, seeds=tracing.seeds)
+        return trace_svt(one.run, one.targets, against=one.against(tracing), settings=placed, metric=tracing.metric)
     except KeyholeError as error:
         return _bare(error)
 

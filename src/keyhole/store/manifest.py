@@ -194,7 +194,7 @@ class Outcome:
         if (self.circuit is not None) != (self.status in ("circuit", "headless")):
             told = "no circuit" if self.circuit is None else "a circuit"
             raise KeyholeError(f'prompt {self.index} cannot have status "{self.status}" and {told}.')
-        if self.circuit is not None and bool(self.circuit.heads) != (self.status == "circuit"):
+        if self.circuit is not None and self.circuit.has_heads != (self.status == "circuit"):
             raise KeyholeError(f'prompt {self.index}: a circuit is "headless" if it has no heads, and only then.')
         if self.status == "failed" and not self.error:
             raise KeyholeError(f"prompt {self.index} failed: say why, in `error`.")

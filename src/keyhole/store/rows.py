@@ -1,23 +1,15 @@
-"""How does a circuit become rows of tables, and rows a circuit again?
-
-How does an outcome become rows? Plain lists, a column each, that grow over the prompts of a part.
-"""
+"""How does an outcome become rows of tables? Plain lists, a column each, that grow over the prompts of a part."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
-from keyhole.circuits.circuit import SCHEMA, Circuit, TracedMlp
-from keyhole.circuits.files import from_document
-from keyhole.circuits.records import Kind
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.columns import SHARES
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers import require_same_weights
 from keyhole.store.manifest import Manifest, Outcome
 from keyhole.store.schema import MEASURED, PLACE, columns, tables
-from keyhole.strict import is_index, is_list, parse_json, require
-from keyhole.tasks.example import Example
 
 Rows = dict[str, list[Any]]  # a table while it grows
 ERRORS = ("scores", "residuals", "logits")
@@ -30,8 +22,11 @@ FAITHFULNESS = {  # by column
     "kept_edges": "edges",
     "model_edges": "of",
 }
-SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")
-ENDS: dict[Kind, str] = {"embedding": "words", "head": "heads", "mlp": "mlps", "mixer": "mixers"}  # others: constants
+MLP_COLUMNS = {  # of a table, by column of `Mlps`
+    **{name: name for name in (*SHARES, "causes", "neurons")},
+    "shares": "neuron_shares",
+}
+ENDS: dict[str, str] = {"embedding": "words", "head": "heads", "mlp": "mlps", "mixer": "mixers"}  # others: constants
 
 
 def rows_of(manifest: Manifest, outcomes: Iterable[Outcome]) -> dict[str, Rows]:
@@ -73,14 +68,14 @@ def _circuit(rows: Rows, prompt: int, circuit: Circuit, manifest: Manifest) -> N
     require_same_weights(circuit.model.get("fingerprint"), manifest.model["fingerprint"], refusal)
     if set(circuit.errors) != set(ERRORS):
         raise KeyholeError(f"the circuit of prompt {prompt} tells other errors than {', '.join(ERRORS)}.")
-    told = circuit.parameters.record()
-    counted = {name: len(getattr(circuit, name)) for name in ("nodes", "edges", "heads", "firings", "mlps")}
-    removed = sum(len(one.dest) + len(one.src) for one in circuit.firings)
-    _add(rows, prompt=prompt, **counted, removals=removed, **_ends(circuit))
-    _add(rows, token_ids=circuit.token_ids, tokens=circuit.tokens, **{name: told.pop(name) for name in OWN})
+    parameters = circuit.parameters.record()
+    counted = {name: len(getattr(circuit, name)) for name in ("nodes", "edges", "firings", "mlps")}
+    counted |= {"heads": int((circuit.nodes.kind == "head").sum()), "removals": len(circuit.firings.removals)}
+    _add(rows, prompt=prompt, **counted, **_ends(circuit))
+    _add(rows, token_ids=circuit.token_ids, tokens=circuit.tokens, **{name: parameters.pop(name) for name in OWN})
     _add(rows, **{f"error_{name}": circuit.errors[name] for name in ERRORS})
     unlike = {name: _unlike(getattr(circuit, name), getattr(manifest, name)) for name in ("model", "versions")}
-    _add(rows, parameters=_json(told), **unlike)
+    _add(rows, parameters=_json(parameters), **unlike)
 
 
 def _ends(circuit: Circuit) -> dict[str, float | None]:
@@ -89,35 +84,40 @@ def _ends(circuit: Circuit) -> dict[str, float | None]:
     if not circuit.influence:
         return {f"ends_{kind}": None for kind in kinds}
     shares = dict.fromkeys(kinds, 0.0)
-    for node, share, leaf in zip(circuit.nodes, circuit.influence, circuit.leaves, strict=True):
-        if leaf is not None and node.kind != "target":
-            shares[ENDS.get(node.kind, "constants")] += share
+    for kind, share, leaf in zip(circuit.nodes.plain("kind"), circuit.influence, circuit.leaves, strict=True):
+        if leaf is not None and kind != "target":
+            shares[ENDS.get(kind, "constants")] += share
     return {f"ends_{kind}": share for kind, share in shares.items()}
 
 
 def _nodes(rows: Rows, prompt: int, circuit: Circuit) -> None:
     """A row per node, with what was found where it was explained."""
-    n = len(circuit.nodes)
+    nodes, firings, mlps, n = circuit.nodes, circuit.firings, circuit.mlps, len(circuit.nodes)
+    explained = [*firings.node.tolist(), *mlps.node.tolist()]
+    if len(set(explained)) != len(explained):
+        raise KeyholeError(f"the circuit of prompt {prompt} explains a node twice, which a store cannot keep.")
     rows["prompt"] += [prompt] * n
     rows["node"] += range(n)
-    _read(rows, circuit.nodes, PLACE)
-    rows["dest_token"] += [circuit.tokens[node.dest] for node in circuit.nodes]
-    rows["src_token"] += [circuit.tokens[node.src] for node in circuit.nodes]
+    for name in PLACE:
+        rows[name] += nodes.plain(name)
+    for name in ("dest", "src"):
+        rows[f"{name}_token"] += [circuit.tokens[token] for token in nodes.plain(name)]
     rows["attention"] += circuit.attention
     rows["influence"] += circuit.influence or [None] * n
     rows["leaf"] += circuit.leaves or [None] * n
-    order = [*enumerate(one.node for one in circuit.firings), *enumerate(one.node for one in circuit.mlps)]
-    place = {node: at for at, node in order}
-    if len(place) != len(order):
-        raise KeyholeError(f"the circuit of prompt {prompt} explains a node twice, which a store cannot keep.")
-    rows["explained"] += map(place.get, range(n))
-    traced, mlps = {one.node: one for one in circuit.firings}, {one.node: one for one in circuit.mlps}
+    rows["explained"] += _at(explained, [*range(len(firings)), *range(len(mlps))], n)
     for name in ("tau", "visible"):
-        rows[name] += [getattr(traced.get(i), name, None) for i in range(n)]
-    for name in (*SHARES, "causes"):
-        rows[name] += [getattr(mlps.get(i), name, None) for i in range(n)]
-    rows["neurons"] += [_neurons(mlps.get(i), 0) for i in range(n)]
-    rows["neuron_shares"] += [_neurons(mlps.get(i), 1) for i in range(n)]
+        rows[name] += _at(firings.plain("node"), firings.plain(name), n)
+    for name, column in MLP_COLUMNS.items():
+        rows[column] += _at(mlps.plain("node"), mlps.plain(name), n)
+
+
+def _at(nodes: Sequence[int], values: Sequence[Any], n: int) -> list[Any]:
+    """Values of some nodes among those of all n."""
+    found = [None] * n
+    for node, value in zip(nodes, values, strict=True):
+        found[node] = value
+    return found
 
 
 def _edges(rows: Rows, prompt: int, circuit: Circuit) -> None:
@@ -125,11 +125,13 @@ def _edges(rows: Rows, prompt: int, circuit: Circuit) -> None:
     edges, nodes = circuit.edges, circuit.nodes
     rows["prompt"] += [prompt] * len(edges)
     rows["edge"] += range(len(edges))
-    rows["from_node"] += map(attrgetter("source"), edges)
-    rows["to_node"] += map(attrgetter("target"), edges)
-    _read(rows, [nodes[edge.source] for edge in edges], PLACE, "from_")
-    _read(rows, [nodes[edge.target] for edge in edges], PLACE, "to_")
-    _read(rows, edges, ("side", "weight", "ig", "alone", "influence", "channels"))
+    for end, at in (("from", edges.sender), ("to", edges.receiver)):
+        rows[f"{end}_node"] += at.tolist()
+        place = nodes.take(at)
+        for name in PLACE:
+            rows[f"{end}_{name}"] += place.plain(name)
+    for name in ("side", "weight", "ig", "alone", "influence", "channels"):
+        rows[name] += edges.plain(name)
 
 
 def _measured_columns(rows: Mapping[str, Rows], circuit: Circuit) -> None:
@@ -148,13 +150,12 @@ def _measured_columns(rows: Mapping[str, Rows], circuit: Circuit) -> None:
 
 def _removals(rows: Rows, prompt: int, circuit: Circuit) -> None:
     """A row per candidate that a firing's search took away, in that order, the dest side first."""
-    for traced in circuit.firings:
-        for side, removed in (("dest", traced.dest), ("src", traced.src)):
-            rows["prompt"] += [prompt] * len(removed)
-            rows["node"] += [traced.node] * len(removed)
-            rows["side"] += [side] * len(removed)
-            _read(rows, [one.writer for one in removed], PLACE)
-            _read(rows, removed, ("channel", "ig", "after"))
+    removals, (firing, side) = circuit.firings.removals, circuit.firings.of_removals
+    rows["prompt"] += [prompt] * len(removals)
+    rows["node"] += circuit.firings.node[firing].tolist()
+    rows["side"] += side.tolist()
+    for name in (*PLACE, "channel", "ig", "after"):
+        rows[name] += removals.plain(name)
 
 
 def _signals(rows: Rows, outcome: Outcome, length: int) -> None:
@@ -172,168 +173,9 @@ def _add(rows: Rows, **values: Any) -> None:
         rows[name].append(value)
 
 
-def _read(rows: Rows, found: Sequence[Any], names: Iterable[str], prefix: str = "") -> None:
-    for name in names:
-        rows[f"{prefix}{name}"] += map(attrgetter(name), found)
-
-
-def _neurons(one: TracedMlp | None, of: int) -> list[Any] | None:
-    return None if one is None else [pair[of] for pair in one.neurons]
-
-
 def _unlike(own: Mapping[str, str], common: Mapping[str, str]) -> str | None:
     return None if own == common else _json(dict(own))
 
 
 def _json(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, sort_keys=True)
-
-
-# How do rows become an outcome again? A circuit by way of the document of its file, with that file's validation.
-
-Row = dict[str, Any]
-_NODE = ("kind", "layer", "head", "dest", "src", "attention")
-_EDGE = ("side", "weight", "ig", "alone", "channels")
-_REMOVAL = ("kind", "layer", "head", "src", "channel", "ig", "after")
-_ACCOUNTED = ("influence", "leaf")  # of circuits through MLPs; edges have the first
-_TRACED = ("node", "tau", "visible")
-_MLP = ("node", *SHARES, "causes")
-_NEEDED = {  # which columns a circuit is made of, besides its row in `circuits`
-    "nodes": ("prompt", *_NODE, *_ACCOUNTED, "explained", *_TRACED, *_MLP[1:], "neurons", "neuron_shares"),
-    "edges": ("prompt", "edge", "from_node", "to_node", *_EDGE, "influence"),
-    "removals": ("prompt", "node", "side", *_REMOVAL),
-}
-CIRCUIT_TABLES = tuple(_NEEDED)  # whose rows a circuit is made of
-
-
-def needed(manifest: Manifest, table: str) -> tuple[str, ...]:
-    """Which columns of a table a circuit is made of."""
-    measured = MEASURED if manifest.measured and table in ("nodes", "edges") else ()
-    return (*_NEEDED[table], *measured)
-
-
-def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outcome:
-    """The outcome of a row of `prompts`."""
-    return Outcome(
-        index=row["prompt"],
-        example=_example(manifest, row),
-        status=row["status"],
-        circuit=circuit,
-        **{name: row[name] for name in ("error", "correct", "predicted", "probability", "difference")},
-    )
-
-
-def circuit_from(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> Circuit:
-    """The circuit of a row of `circuits` and of its own rows in the other tables."""
-    try:
-        for table in CIRCUIT_TABLES:
-            require(len(own[table]) == row[table], f"it has {len(own[table])} {table}, where {row[table]} are told of.")
-        for table, name in (("nodes", "node"), ("edges", "edge")):
-            require([one[name] for one in own[table]] == [*range(row[table])], f"its {table} are out of order.")
-        return from_document(_document(manifest, row, own))
-    except KeyholeError as error:
-        raise KeyholeError(f"the circuit of prompt {row['prompt']} cannot be read: {error}") from error
-
-
-def by_prompt(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    """Rows of each prompt, in their order."""
-    found: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[row["prompt"]].append(row)
-    return found
-
-
-def _example(manifest: Manifest, row: Row) -> Example:
-    _require_example(row)
-    spans = zip(row["role_start"], row["role_end"], strict=True)
-    labels = {name: row[f"label_{name}"] for name in manifest.labels}
-    return Example(
-        **{name: row[name] for name in ("task", "text", "answer", "template", "continuation")},
-        answers=tuple(row["answers"]),
-        against=tuple(row["against"]),
-        roles=dict(zip(row["roles"], spans, strict=True)),
-        labels={name: value for name, value in labels.items() if value is not None},
-    )
-
-
-def _require_example(row: Row) -> None:
-    """Refuse null where a text or a list should be: another program may have written the table."""
-    texts, lists = ("task", "text", "answer", "template", "continuation"), ("answers", "against", "roles")
-    good = all(isinstance(row[name], str) for name in texts) and all(is_list(row[name], str) for name in lists)
-    spans = [row["role_start"], row["role_end"]]
-    good = good and all(is_list(ends, int) and len(ends) == len(row["roles"]) for ends in spans)
-    require(good, f"prompt {row['prompt']} cannot be read: its text, answers or roles are missing.")
-
-
-def _document(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> dict[str, Any]:
-    require(isinstance(row["parameters"], str), "it has no parameters.")
-    told = parse_json(row["parameters"])
-    require(isinstance(told, dict), "its parameters are no object.")
-    through = told.get("through") == "mlps"
-    document = {
-        "schema": SCHEMA,
-        "model": dict(manifest.model) if row["model"] is None else parse_json(row["model"]),
-        "versions": dict(manifest.versions) if row["versions"] is None else parse_json(row["versions"]),
-        "parameters": told | {name: row[name] for name in OWN},
-        "errors": {name: row[f"error_{name}"] for name in ERRORS},
-        "token_ids": row["token_ids"],
-        "tokens": row["tokens"],
-        "nodes": [_node(one, through) for one in own["nodes"]],
-        "edges": [_edge(one, through) for one in own["edges"]],
-        "firings": _firings(own),
-    }
-    document |= {"mlps": _mlps(own["nodes"])} if through else {}
-    return document | ({"measured": _read_measured(row, own)} if row.get("baseline") is not None else {})
-
-
-def _read_measured(row: Row, own: Mapping[str, list[Row]]) -> Row:
-    """What was measured of a circuit; what was not has no values at all."""
-    require(is_list(row["measured"], str), "what was measured is missing.")
-    values: Row = {"words": row["word_effects"]}
-    for table, share in (("nodes", "node_shares"), ("edges", "edge_shares")):
-        values |= {table: [one["effect"] for one in own[table]], share: [one["share"] for one in own[table]]}
-    values = {name: found if name in row["measured"] else [] for name, found in values.items()}
-    faithfulness = None if row["kept"] is None else {name: row[column] for column, name in FAITHFULNESS.items()}
-    return {name: row[name] for name in MEASURED_OWN} | values | {"faithfulness": faithfulness}
-
-
-def _node(row: Row, through: bool) -> Row:
-    return {name: row[name] for name in (_NODE + _ACCOUNTED if through else _NODE)}
-
-
-def _edge(row: Row, through: bool) -> Row:
-    names = (*_EDGE, "influence") if through else _EDGE
-    return {"from": row["from_node"], "to": row["to_node"], **{name: row[name] for name in names}}
-
-
-def _firings(own: Mapping[str, list[Row]]) -> list[Row]:
-    """The firings that were searched, in the order in which they were kept."""
-    removed: dict[tuple[int, str], list[Row]] = defaultdict(list)
-    for row in own["removals"]:
-        removed[row["node"], row["side"]].append({name: row[name] for name in _REMOVAL})
-    found = _in_order(one for one in own["nodes"] if one["tau"] is not None)
-    return [
-        {name: one[name] for name in _TRACED} | {side: removed[one["node"], side] for side in ("dest", "src")}
-        for one in found
-    ]
-
-
-def _in_order(nodes: Iterable[Row]) -> list[Row]:
-    """Nodes that were explained, as they were kept."""
-    found = list(nodes)
-    require(all(is_index(one["explained"]) for one in found), "the order of its nodes is missing.")
-    return sorted(found, key=lambda one: int(one["explained"]))
-
-
-def _mlps(nodes: list[Row]) -> list[Row]:
-    """The MLPs that were explained, in the order in which they were kept."""
-    found = _in_order(one for one in nodes if one["kept"] is not None)
-    for one in found:
-        neurons, shares = one["neurons"], one["neuron_shares"]
-        good = isinstance(neurons, list) and isinstance(shares, list) and len(neurons) == len(shares)
-        require(good, "the neurons of an MLP are missing.")
-    return [
-        {name: one[name] for name in _MLP}
-        | {"neurons": [list(pair) for pair in zip(one["neurons"], one["neuron_shares"], strict=True)]}
-        for one in found
-    ]

@@ -32,7 +32,7 @@ from keyhole.store.parts import (
     strays,
     unwritable,
 )
-from keyhole.store.rows import CIRCUIT_TABLES, Row, by_prompt, circuit_from, needed, outcome_from
+from keyhole.store.reading import CIRCUIT_TABLES, circuit_from, needed, outcome_from, part_of
 from keyhole.store.schema import TABLES, arrow_schema, columns, tables
 from keyhole.strict import read_text, shortened
 
@@ -256,23 +256,23 @@ class Store:
 
     def _read(self, number: int, where: Where) -> Iterator[Outcome]:
         self._require_whole(number, TABLES)
-        rows = self._rows("prompts", number, where)
-        asked = {"prompt": [row["prompt"] for row in rows]}
-        circuits = {row["prompt"]: row for row in self._rows("circuits", number, asked)}
-        own = {table: by_prompt(self._rows(table, number, asked)) for table in CIRCUIT_TABLES}
+        rows = self._rows("prompts", number, where).to_pylist()
+        chosen = {"prompt": [row["prompt"] for row in rows]}
+        circuits = {row["prompt"]: row for row in self._rows("circuits", number, chosen).to_pylist()}
+        parts = {table: part_of(self._rows(table, number, chosen)) for table in CIRCUIT_TABLES}
         for row in rows:
-            prompt, told = row["prompt"], circuits.get(row["prompt"])
-            mine = {table: found[prompt] for table, found in own.items()}
-            circuit = None if told is None else circuit_from(self.manifest, told, mine)
-            yield outcome_from(self.manifest, row, circuit)
+            circuit = circuits.get(row["prompt"])
+            yield outcome_from(
+                self.manifest, row, None if circuit is None else circuit_from(self.manifest, circuit, parts)
+            )
 
-    def _rows(self, table: str, number: int, where: Where) -> list[Row]:
+    def _rows(self, table: str, number: int, where: Where) -> "pa.Table":
         found = dataset(self.path, self.manifest, table, [number])
         if isinstance(where, Mapping):
             require_columns(table, found.schema.names, where)
             where = expression(where)
         names = needed(self.manifest, table) if table in CIRCUIT_TABLES else None
-        return list(rows_in(found, table, names, where).to_pylist())
+        return rows_in(found, table, names, where)
 
 
 def make_store(path: Path | str, manifest: Manifest) -> Store:
@@ -314,7 +314,7 @@ def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model'
     for number, edge in enumerate(circuit.edges):
         if edge.side not in ("dest", "src"):
             continue
-        into, weight = circuit.nodes[edge.target], circuit.attention[edge.target]
+        into, weight = circuit.nodes[edge.receiver], circuit.attention[edge.receiver]
         assert into.layer is not None and into.head is not None and weight is not None
         firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), circuit.run)
         found[number] = signal_vector(firing, circuit.signal(edge)).float().cpu().numpy()

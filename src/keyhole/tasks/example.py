@@ -66,7 +66,7 @@ class Example:
 
     def in_chat(self, model: "Model") -> "Example":
         """The prompt as a user's message in the model's chat template; run it with `bos=False`."""
-        from keyhole.models.tokens import in_chat
+        from keyhole.models.chat import in_chat
 
         text, roles = in_chat(model, self.text, self.roles)
         # A reply begins without a space.

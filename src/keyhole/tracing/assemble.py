@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.columns import Edges, Firings, Mlps, Nodes
+from keyhole.circuits.graph import Edge, EdgeSide, Node, Traced, TracedMlp
 from keyhole.circuits.records import Kind, Parameters, Place, Writer
 from keyhole.models.numbers import require_exact
 from keyhole.models.tokens import token_texts
@@ -93,12 +95,12 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
-        nodes=tuple(nodes),
+        nodes=Nodes.of(nodes),
         attention=tuple(_attention(circuit, nodes)),
-        edges=tuple(edges),
-        firings=tuple(traced),
+        edges=Edges.of(edges),
+        firings=Firings.of(traced),
         run=run,
-        probe=settings.seeds.direction if isinstance(settings.seeds, Probe) else None,
+        probe=settings.metric.direction if isinstance(settings.metric, Probe) else None,
         **({} if flow is None else _accounted(flow, named, index)),
     )
 
@@ -134,7 +136,7 @@ def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) ->
     return {
         "influence": (*(flow.influence.get(writer, 0.0) for writer in named), 1.0),
         "leaves": (*reasons, None),
-        "mlps": tuple(mlps),
+        "mlps": Mlps.of(mlps),
     }
 
 

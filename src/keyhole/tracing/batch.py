@@ -150,7 +150,7 @@ class Batch:
     def _wait(self, heads: Int[np.ndarray, "place 5"]) -> None:
         """Heads wait to be explained at their own layer; layer 0 and the first token end the recursion."""
         heads = heads[(heads[:, 1] > 0) & (heads[:, 3] > 0)]
-        if self.how.sinks == "collapse":
+        if self.how.first_token == "collapse":
             heads = heads[heads[:, 4] > 0]
         for layer in np.unique(heads[:, 1]).tolist():
             self.waiting[layer].append(heads[heads[:, 1] == layer][:, [0, 2, 3, 4]])
@@ -209,12 +209,12 @@ def _answered(request: TraceRequest, how: TraceSettings) -> Settings:
     """What one run is traced for: which tokens its answer is, and which others it is held against."""
     run, target = request.run, Likeliest(1) if request.target is None else request.target
     end = run.position(request.end, "end")
-    run.require_fresh()
+    run._require_fresh()
     against = tuple(token_ids(run, request.against, end))
-    seeds = how.seeds or ("linear" if against else "prob")
-    ids: Sequence[int] = () if isinstance(seeds, Probe) else choose_targets(run, target, end)
+    metric = how.metric or ("linear" if against else "prob")
+    ids: Sequence[int] = () if isinstance(metric, Probe) else choose_targets(run, target, end)
     likeliest = target if isinstance(target, Likeliest) else None
-    return Settings(tuple(ids), against, end, likeliest, seeds, how)
+    return Settings(tuple(ids), against, end, likeliest, metric, how)
 
 
 def _heads(writers: Sequence[tuple[int, Writer]]) -> Int[np.ndarray, "place 5"]:

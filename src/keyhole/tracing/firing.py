@@ -3,10 +3,11 @@
 What is the answer to why a head attends here? A firing: its weight, its threshold, and its signals, side by side.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from keyhole.models.tokens import token_label
 from keyhole.qk.firings import check_tau, dynamic_tau
 from keyhole.qk.omega import omega
 from keyhole.settings.tracing import Tau as Tau
+from keyhole.settings.tracing import Why as Why
 from keyhole.tracing.candidates import Sites
 from keyhole.tracing.search import Removed
 from keyhole.tracing.upstream import Writes
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.why import Flavour
     from keyhole.web.notebook import Widget
-
-Why = Literal["here", "not"]  # what is explained: that a head attends here, or that it does not
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Firing:
     attention: float  # the weight after the softmax
     tau: float  # the weight below which it counts as gone
     visible: int  # number of visible keys
-    sides: tuple[Side, ...]  # dest and src; empty when the weight is below tau (of "not": is not)
+    sides: tuple[Side, ...]  # dest and src; empty when the weight is below tau (of why_not: is not)
     run: "Run" = field(repr=False, compare=False)  # that it is of
-    why: Why = "here"  # what is explained: that the head attends here, or that it does not
+    why_not: bool = False  # is it explained why the head does not attend here?
 
     def side(self, name: SideName) -> Side:
         """The dest or src side."""
@@ -76,8 +76,21 @@ class Firing:
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "run"}
-        return {**told, "sides": [asdict(side) for side in self.sides], "tokens": list(self.run.tokens)}
+        numbers = ("layer", "head", "dest", "src", "attention", "tau", "visible")
+        return {
+            **{name: getattr(self, name) for name in numbers},
+            "sides": [asdict(side) for side in self.sides],
+            "why": "not" if self.why_not else "here",
+            "tokens": list(self.run.tokens),
+        }
+
+    @property
+    def why(self) -> Why:
+        """The old name of `why_not`."""
+        warnings.warn(
+            "why is called why_not now; the old name goes with the next release.", FutureWarning, stacklevel=2
+        )
+        return "not" if self.why_not else "here"
 
     def widget(self) -> "Widget":
         """The firing in a notebook, with buttons that remove its signals and measure. See `keyhole.web.notebook`."""
@@ -162,11 +175,11 @@ class Signals:
 
 @dataclass(frozen=True)
 class Explained:
-    """Firings of one layer, explained together; those below tau (of "not": above) have no sides."""
+    """Firings of one layer, explained together; those below tau (of why_not: above) have no sides."""
 
     writes: Writes
     layer: int
-    why: Why
+    why_not: bool
     run: Int[np.ndarray, "firing"]
     head: Int[np.ndarray, "firing"]
     dest: Int[np.ndarray, "firing"]
@@ -206,7 +219,7 @@ class Explained:
         sides = tuple(self._side(one, i) for one in self.sides) if self.fires[i] else ()
         place = (self.layer, int(self.head[i]), int(self.dest[i]), int(self.src[i]))
         told = (float(self.attention[i]), float(self.tau[i]), int(self.visible[i]))
-        return Firing(*place, *told, sides, self.writes.runs[self.run[i]], self.why)
+        return Firing(*place, *told, sides, self.writes.runs[self.run[i]], self.why_not)
 
     def heads_behind(self) -> Int[np.ndarray, "signal 5"]:
         """Every head among the signals: (run, layer, head, dest, src)."""
@@ -301,11 +314,9 @@ def firing_text(firing: "Firing") -> str:
         f"head {firing.layer}.{firing.head}  {token_label(tokens, firing.dest)} <- {token_label(tokens, firing.src)}  "
         f"attention {firing.attention:.3f}  tau {firing.tau:.3f}  visible keys {firing.visible}"
     ]
-    here = firing.why == "here"
+    here = not firing.why_not
     if not firing.sides:
-        lines.append(
-            '  not searched: it is below tau (--tau 0.1 searches it; why="not", --why-not: what keeps it there)'
-        )
+        lines.append("  not searched: it is below tau (--tau 0.1 searches it; why_not, --why-not: what keeps it there)")
     elif not int(omega(firing.run.model, firing.layer).rank[firing.head]):
         lines.append("  no channel of this head can be told from rounding: there is nothing to remove")
     for side in firing.sides:

@@ -18,7 +18,7 @@ from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.weights import HeadOut
 from keyhole.qk.channels import check_place
-from keyhole.settings.tracing import Seeding
+from keyhole.settings.tracing import MetricSettings
 from keyhole.tracing.mlp_attribution import parts_at
 from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
 from keyhole.tracing.upstream import Writes
@@ -31,7 +31,7 @@ _ROUNDING = 1e-5  # of a logit: float32 leaves so much of writers that are long 
 
 
 @dataclass(frozen=True)
-class Probe(Seeding):
+class Probe(MetricSettings):
     """A direction in the residual stream that `layer` reads (number of layers: what the final norm reads).
 
     With `only`, that writer alone is the seed, whoever else pushes along the direction.
@@ -159,7 +159,7 @@ def answer_pushes(run: "Run", end: int) -> dict[tuple[int, int, int], float]:
     part of it.
     """
     answer = int(run.logits[end].argmax())
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         writes = Writes([run])
         goal = linear_goal(writes, 0, end, [answer], [])
         parts = parts_at(writes, [(0, end)], goal.along[None], layer=goal.layer, attended=False)

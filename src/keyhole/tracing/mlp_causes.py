@@ -254,7 +254,7 @@ def explain_mlp(
 
     `constants`: what biases write whatever the prompt says is the baseline, or a cause as any other.
     """
-    run.require_fresh()
+    run._require_fresh()
     require_choice("constants", constants, Constants)
     check_cover(cover)
     if not 0 <= layer < len(run.layers):

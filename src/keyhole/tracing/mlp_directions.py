@@ -112,7 +112,7 @@ def read_along(firing: "Firing", signal: Signal) -> Float[Tensor, "d_model"]:
     with exact_matmul():
         sites = Sites.of([(0, firing.head, firing.dest, firing.src)], writes.device)
         d = Readings(writes, firing.layer, sites).along(signal.side, [0], [signal.channels])[0].double()
-    return d if firing.why == "here" else -d
+    return -d if firing.why_not else d
 
 
 def values_along(

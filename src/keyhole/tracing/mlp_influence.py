@@ -212,14 +212,14 @@ def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
 
 def _into(circuit: Circuit, side: str, node: int | None = None) -> list[Edge]:
     """The edges that hand influence on, through one side."""
-    return [e for e in circuit.edges if e.side == side and e.influence and node in (None, e.target)]
+    return [e for e in circuit.edges if e.side == side and e.influence and node in (None, e.receiver)]
 
 
 def _reach(flows: Flows, circuit: Circuit, edges: Sequence[tuple[Edge, Float[Tensor, "d_model"]]]) -> None:
     """What edges hand on to writers that are read along a direction."""
     if not edges:
         return
-    writers = [circuit.nodes[edge.source].writer for edge, _ in edges]
+    writers = [circuit.nodes[edge.sender].writer for edge, _ in edges]
     along, wrote = torch.stack([d for _, d in edges]).double(), flows.writes.written([0] * len(edges), writers).double()
     values, shares = (along * wrote).sum(1).tolist(), [edge.influence or 0.0 for edge, _ in edges]
     flows.directions.add([(0, *own) for own in zip(writers, shares, values, strict=True)], along)
@@ -240,7 +240,7 @@ def _mlps(flows: Flows, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
 
 def _heads(flows: Flows, circuit: Circuit, layer: int) -> None:
     """What a layer's heads move, and where they look."""
-    handing = {edge.target for edge in circuit.edges if edge.influence}
+    handing = {edge.receiver for edge in circuit.edges if edge.influence}
     nodes = [i for i in handing if circuit.nodes[i].kind == "head" and circuit.nodes[i].layer == layer]
     if not nodes:
         return
@@ -275,4 +275,4 @@ def _directions(flows: Flows, circuit: Circuit, nodes: Sequence[int]) -> Float[T
 
 
 def _signal(circuit: Circuit, edge: Edge, side: SideName) -> Signal:
-    return Signal(circuit.nodes[edge.source].writer, side, edge.channels, edge.weight, edge.ig, edge.alone)
+    return Signal(circuit.nodes[edge.sender].writer, side, edge.channels, edge.weight, edge.ig, edge.alone)

@@ -14,8 +14,8 @@ from torch import Tensor
 from keyhole.circuits.records import Accpp, Parameters
 from keyhole.errors import KeyholeError
 from keyhole.settings.tracing import ChannelChoice as ChannelChoice
-from keyhole.settings.tracing import Probability, Seeding, SeedRule, TraceSettings, require_choice_of_seeds
-from keyhole.settings.tracing import Sinks as Sinks
+from keyhole.settings.tracing import FirstToken as FirstToken
+from keyhole.settings.tracing import MetricName, MetricSettings, Probability, TraceSettings, require_metric
 from keyhole.settings.tracing import Start as Start
 from keyhole.settings.tracing import SvtSettings as SvtSettings
 from keyhole.tracing.answers import Likeliest
@@ -23,7 +23,7 @@ from keyhole.tracing.linear import Probe, linear_direction, linear_goal, probe_g
 from keyhole.tracing.seeds import Goal, Likely, Seed, loss_of, prob_directions, prob_goals, seeds_of
 from keyhole.tracing.upstream import Writes
 
-Seeds = SeedRule | Seeding
+AnswerMetric = MetricName | MetricSettings  # how the answer's score is read
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,21 @@ class Settings:
     against_ids: tuple[int, ...] = ()
     end: int = -1
     likeliest: Likeliest | None = None  # how the targets were chosen, where they were not named
-    seeds: Seeds = "prob"  # as they are for this answer, where `how` leaves them open
+    metric: AnswerMetric = "prob"  # as it is for this answer, where `how` leaves it open
     how: TraceSettings = field(default_factory=TraceSettings)
 
     def __post_init__(self) -> None:
-        require_choice_of_seeds(self.seeds)
-        if self.against_ids and self.seeds != "linear":
+        require_metric(self.metric)
+        if self.against_ids and self.metric != "linear":
             raise KeyholeError(
-                '`against` belongs to seeds "linear", which it implies: "prob" traces the target\'s own probability.'
+                '`against` belongs to the metric "linear", which it implies: "prob" traces the target\'s own '
+                "probability."
             )
 
     @property
     def seed_tau(self) -> float:
-        """The share of the answer's log-likelihood that seeds "prob" carry."""
-        return (self.seeds if isinstance(self.seeds, Probability) else Probability()).tau
+        """The share of the answer's log-likelihood that first writers carry, with the metric "prob"."""
+        return (self.metric if isinstance(self.metric, Probability) else Probability()).tau
 
     def shared(self) -> dict[str, Any]:
         """What every method keeps with its circuits."""
@@ -56,8 +57,8 @@ class Settings:
             "target_ids": self.target_ids,
             "against_ids": self.against_ids,
             "end": self.end,
-            "seeds": kinds.get(type(self.seeds), self.seeds),
-            "probe_layer": self.seeds.layer if isinstance(self.seeds, Probe) else None,
+            "seeds": kinds.get(type(self.metric), self.metric),
+            "probe_layer": self.metric.layer if isinstance(self.metric, Probe) else None,
             "seed_tau": self.seed_tau,
             "top_p": self.likeliest and self.likeliest.p,
             "top_k": self.likeliest and self.likeliest.k,
@@ -67,7 +68,7 @@ class Settings:
         """As it is kept."""
         tau: Any = "function" if callable(self.how.tau) else self.how.tau
         further: dict[str, Any] = {} if self.how.mlps is None else {"through": "mlps", **asdict(self.how.mlps)}
-        return Accpp(**self.shared(), tau=tau, keys=self.how.keys, sinks=self.how.sinks, **further)
+        return Accpp(**self.shared(), tau=tau, keys=self.how.keys, sinks=self.how.first_token, **further)
 
 
 # What are a circuit's seeds chosen for, and along which direction do they write?
@@ -75,13 +76,13 @@ class Settings:
 
 def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, Callable[[], Goal]]:
     """What the seeds of each run are chosen for, or why there is nothing to choose for: told when it is asked."""
-    likely = {row: own for row, own in settings.items() if own.seeds == "prob" or isinstance(own.seeds, Probability)}
+    likely = {row: own for row, own in settings.items() if own.metric == "prob" or isinstance(own.metric, Probability)}
     asked = [Likely(row, own.end, own.target_ids, own.seed_tau) for row, own in likely.items()]
     goals = dict(zip(likely, prob_goals(writes, asked), strict=True))
     for row, own in settings.items():
-        if isinstance(own.seeds, Probe):
-            goals[row] = partial(probe_goal, writes, row, own.end, own.seeds)
-        elif own.seeds == "linear":
+        if isinstance(own.metric, Probe):
+            goals[row] = partial(probe_goal, writes, row, own.end, own.metric)
+        elif own.metric == "linear":
             goals[row] = partial(linear_goal, writes, row, own.end, list(own.target_ids), list(own.against_ids))
     return goals
 

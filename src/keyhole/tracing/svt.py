@@ -31,13 +31,14 @@ from keyhole.progress import Progress, silent
 from keyhole.qk.channels import check_head
 from keyhole.qk.controls import slice_sets
 from keyhole.qk.omega import omega
+from keyhole.settings.fields import old_keyword
 from keyhole.settings.tracing import ChannelChoice, Start, SvtSettings
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.seeds import Seed
-from keyhole.tracing.settings import Seeds, Settings, find_seeds
+from keyhole.tracing.settings import AnswerMetric, Settings, find_seeds
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -59,13 +60,14 @@ class Contributions:
     at_src: Float[Tensor, "layers heads"]
 
 
+@old_keyword("seeds", "metric")
 def trace_svt(
     run: "Run",
     target: Target = None,
     *,
     against: Tokens | None = None,
     settings: SvtSettings | None = None,
-    seeds: Seeds | None = None,
+    metric: AnswerMetric | None = None,
     end: int | str = -1,
     progress: Progress = silent,
 ) -> Circuit:
@@ -73,20 +75,20 @@ def trace_svt(
 
     A firing has weight >= `settings.threshold`, score >= 0, and a source that is not the first token. With
     `settings.start` the circuit begins with chosen firings, as in the paper: their edges into the target carry their
-    attention weight, and a target is only recorded. Without it the seeds are those of `trace`, linear unless said
-    otherwise.
+    attention weight, and a target is only recorded. Without it the answer is read as `trace` reads it, by its logit
+    unless `metric` says otherwise.
 
     An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
     token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
     """
-    run.require_fresh()
+    run._require_fresh()
     rule, at = settings or SvtSettings(), run.position(end, "end")
-    rule.require_no_seeds(seeds)
+    rule.require_no_metric(metric)
     asked = Likeliest(1) if target is None and rule.start is None else target
     with exact_matmul():
         ids = [] if asked is None else choose_targets(run, asked, at)
         likeliest = asked if isinstance(asked, Likeliest) else None
-        chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, seeds or "linear")
+        chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, metric or "linear")
         places = places_of(run, rule, at)
         growing = _given(run, chosen, places, rule) if places else _seeded(run, chosen)
         _grow_all(growing, rule, progress)
@@ -98,7 +100,7 @@ def contributions(
     run: "Run", head: Head, dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
 ) -> Contributions:
     """How much does each upstream head contribute to this score, through dest and through src?"""
-    run.require_fresh()
+    run._require_fresh()
     rule, writes = SvtSettings(channels=channels, start=[(*head, dest, src)]), Writes([run])
     (place,) = places_of(run, rule, len(run) - 1)
     with exact_matmul():
@@ -143,7 +145,7 @@ def _place(run: "Run", start: Start, end: int) -> Place:
             raise KeyholeError(f"head {layer}.{head} sees nothing but the first token from token {end}: give its dest.")
         return layer, head, end, src
     dest, src = run.position(start[2], "dest"), run.position(start[3], "src")
-    first = int(run.layer(layer).first[dest])
+    first = int(run.attention_run(layer).first[dest])
     if not first <= src <= dest:
         raise KeyholeError(f"src {src} is not visible from dest {dest}, which sees tokens {first} to {dest}.")
     return layer, head, dest, src
@@ -198,13 +200,13 @@ def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: SvtSetting
         return Side(name, tuple(sorted(signals, key=lambda signal: -signal.weight)), (), weight, False)
 
     sides = (side("dest", found.at_dest, dest), side("src", found.at_src, src))
-    visible = int(run.layer(layer).visible([dest]).sum())
+    visible = int(run.attention_run(layer).visible([dest]).sum())
     return Firing(*place, weight, rule.threshold, visible, sides, run)
 
 
 def _contributions(writes: Writes, place: Place, outputs: Outputs, rule: SvtSettings) -> Contributions:
     run, (layer, head, dest, src) = writes.runs[0], place
-    record, om = run.layer(layer), omega(run.model, layer, "homogeneous")
+    record, om = run.attention_run(layer), omega(run.model, layer, "homogeneous")
     kv, n = record.kv(head), int(om.rank[head])
     a = record.q[head, dest].to(writes.dtype) @ om.G_d[head, :, :n]
     terms = a * (om.G_s[head, :n] @ record.k[kv, src].to(writes.dtype))
@@ -221,7 +223,7 @@ def _read(
     run: "Run", layer: int, head: int, token: int, *, side: SideName, outputs: Float[Tensor, "layers heads d_model"]
 ) -> Float[Tensor, "layers heads channel"]:
     """What a head reads of each output at a token: R_t (s_t o W / n_t), in the coordinates of a (dest) or B (src)."""
-    record, w, om = run.layer(layer), run.model.weights(layer), omega(run.model, layer, "homogeneous")
+    record, w, om = run.attention_run(layer), run.model.folded(layer), omega(run.model, layer, "homogeneous")
     kv, n = w.kv(head), int(om.rank[head])
     if side == "dest":
         W, scale, G = w.W_Q[head], record.q_scale[head, token], om.G_d[head, :, :n]
@@ -241,7 +243,7 @@ def _outputs(writes: Writes, layer: int) -> Outputs:
 
 def _sources(run: "Run", layer: int, head: int, token: int, rule: SvtSettings) -> tuple[int, ...]:
     """Where does a head fire from this token?"""
-    scores = run.layer(layer).scores([head], [token])[0, 0]
+    scores = run.attention_run(layer).scores([head], [token])[0, 0]
     fires = (_row(run, layer, head, token) >= rule.threshold) & (scores >= 0)
     fires[0] = False  # attention rests on the first token when there is nothing to move
     return tuple(fires.nonzero().flatten().tolist())
@@ -249,11 +251,11 @@ def _sources(run: "Run", layer: int, head: int, token: int, rule: SvtSettings) -
 
 def _row(run: "Run", layer: int, head: int, dest: int) -> Float[Tensor, "pos"]:
     """A head's attention weights from one token."""
-    return run.layer(layer).weights([head], [dest])[0, 0]
+    return run.attention_run(layer).weights([head], [dest])[0, 0]
 
 
 def _parameters(run: "Run", settings: Settings, rule: SvtSettings, places: tuple[Place, ...]) -> Svt:
     """Every choice, as it is kept; starts by their positions."""
-    rotates = any(run.layer(layer).rotary is not None for layer in run.model.attention_layers)
+    rotates = any(run.attention_run(layer).rotary is not None for layer in run.model.attention_layers)
     shared = settings.shared() | ({"seeds": "given"} if places else {})
     return Svt(**shared, rope="rotated" if rotates else None, **asdict(rule) | {"start": places or None})

@@ -110,7 +110,7 @@ def trace(
     """Trace the circuit behind one answer, predicted at `end`. See `Run.trace` for the options."""
     how, report = chosen(settings, TraceSettings, options), progress or silent
     if how.svt is not None:
-        return trace_svt(run, target, against=against, settings=how.svt, seeds=how.seeds, end=end, progress=report)
+        return trace_svt(run, target, against=against, settings=how.svt, metric=how.metric, end=end, progress=report)
     (circuit,) = _trace([TraceRequest(run, target, against, end)], how, Attempts([run], "raise"), report)
     assert isinstance(circuit, Circuit)
     return circuit
@@ -164,10 +164,10 @@ def trace_many(
             exception from there stops the work.
         **options: Choices by name, as `Run.trace` takes them; beside a record they change it:
             - `method`: "accpp" alone: svt traces one run at a time.
-            - `seeds`: How an answer is split over what wrote it.
+            - `metric`: How an answer's score is read.
             - `tau`: The weight below which an attention weight counts as gone.
             - `keys`: What a removal on the src side touches.
-            - `sinks`: What to do with attention to the first token.
+            - `first_token`: What becomes of firings on the first token.
             - `through`: Whether circuits go on through MLPs.
 
     Returns:
@@ -193,10 +193,10 @@ def _trace(
     """All runs, as many side by side as fit into memory."""
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
-    batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
+    batches = model._batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
     found = dict[int, Callable[[], Circuit]]()
     report = _reporting(progress, depth * len(batches))
-    with exact_matmul(), model.steady(), _no_collection():
+    with exact_matmul(), model._steady(), _no_collection():
         for batch in batches:
             found |= Batch({i: asked[i] for i in batch}, how, attempts, report).circuits()
     return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])

@@ -61,7 +61,7 @@ class Writes:
     def weights(self, layer: int) -> LayerWeights:
         """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed."""
         if layer not in self._weights:
-            self._weights[layer] = self.model.weights(layer)
+            self._weights[layer] = self.model.folded(layer)
         return self._weights[layer]
 
     def mlp(self, layer: int) -> MlpWeights | NoMlp:

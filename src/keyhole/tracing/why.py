@@ -21,8 +21,10 @@ from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Between, nothing
 from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.omega import omega
+from keyhole.settings.fields import old_keyword
+from keyhole.settings.tracing import why_not_of
 from keyhole.tracing.candidates import Keys, Places, Sites, dest_candidates, ig_vectors, src_candidates
-from keyhole.tracing.firing import Explained, Firing, Tau, Why, gather, threshold
+from keyhole.tracing.firing import Explained, Firing, Tau, gather, threshold
 from keyhole.tracing.search import Removed, Rows, joined, search
 from keyhole.tracing.upstream import Writes, floats_per_pair, reads_of
 from keyhole.tracing.writers import read_of, written_by
@@ -39,6 +41,7 @@ ON_ACCELERATORS = 16  # times as much
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
 
 
+@old_keyword("why", "why_not", why_not_of)
 def explain(
     run: "Run",
     head: Head,
@@ -47,9 +50,9 @@ def explain(
     *,
     tau: Tau = "dynamic",
     keys: Keys = "all",
-    why: Why = "here",
+    why_not: bool = False,
 ) -> Firing:
-    """Which signals cause this attention weight? With `why="not"`: which ones keep the head from attending to `src`?
+    """Which signals cause this attention weight? With `why_not`: which ones keep the head from attending to `src`?
 
     `dest` is the last token unless it is given, and `src` the token that dest attends to most. `tau`: "dynamic" =
     min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal touches all keys, as in the
@@ -57,31 +60,36 @@ def explain(
     `weight`, `ig` and `alone` are what they take from it.
     """
     require_choice("keys", keys, Keys)
-    require_choice("why", why, Why)
-    if why == "not" and src is None:
+    if why_not and src is None:
         raise KeyholeError("say which token the head does not attend to: src.")
     layer, index, d, s = check_place(run, head, dest, src)
-    with exact_matmul(), run.model.steady():
+    with exact_matmul(), run.model._steady():
         score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
-        if why == "not" and threshold(tau, d, int(run.layer(layer).visible([d]).sum())) == 1:
+        if why_not and threshold(tau, d, int(run.attention_run(layer).visible([d]).sum())) == 1:
             raise KeyholeError(
                 f"token {d} sees so few keys that tau is 1, and no removal lifts a weight to 1: give a tau."
             )
-        (firing,) = explain_sites(Writes([run]), layer, [(0, index, d, s)], tau, keys=keys, why=why).firings()
-    if why == "not" and not firing.sides:
+        (firing,) = explain_sites(Writes([run]), layer, [(0, index, d, s)], tau, keys=keys, why_not=why_not).firings()
+    if why_not and not firing.sides:
         raise KeyholeError(
             f"head {layer}.{index} attends here already: {firing.attention:.3f} of token {d}'s attention is on token "
-            f'{s}, and tau is {firing.tau:.3f}. Leave why="not" (--why-not) out to see which signals cause it.'
+            f"{s}, and tau is {firing.tau:.3f}. Leave why_not (--why-not) out to see which signals cause it."
         )
     return firing
 
 
 def explain_sites(
-    writes: Writes, layer: int, places: Sequence[Site], tau: Tau = "dynamic", *, keys: Keys = "all", why: Why = "here"
+    writes: Writes,
+    layer: int,
+    places: Sequence[Site],
+    tau: Tau = "dynamic",
+    *,
+    keys: Keys = "all",
+    why_not: bool = False,
 ) -> Explained:
     """Explain some firings (run, head, dest, src) of a layer, in that order."""
     sites = Sites.of(sorted(places), writes.device)
-    return explain_layer(writes, layer, sites, partial(thresholds, tau), keys=keys, why=why)
+    return explain_layer(writes, layer, sites, partial(thresholds, tau), keys=keys, why_not=why_not)
 
 
 def thresholds(tau: Tau, runs: list[int], dests: list[int], visible: list[int]) -> list[float]:
@@ -96,7 +104,7 @@ def explain_layer(
     limit: Limits,
     *,
     keys: Keys = "all",
-    why: Why = "here",
+    why_not: bool = False,
     between: Between = nothing,
 ) -> Explained:
     """Explain firings of any heads of a layer together; they come sorted by run and head.
@@ -106,16 +114,16 @@ def explain_layer(
     weights, counts = _weights(writes, layer, sites)
     own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
     tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)
-    fires = (weights >= tau) == (why == "here")
+    fires = (weights >= tau) != why_not
     firing = np.nonzero(fires)[0]
-    removed = _removed(writes, layer, sites, firing, tau=tau, keys=keys, lift=why == "not", between=between)
-    sign = -1.0 if why == "not" else 1.0
+    removed = _removed(writes, layer, sites, firing, tau=tau, keys=keys, lift=why_not, between=between)
+    sign = -1.0 if why_not else 1.0
     dest, src = (
         gather(side, one, weights, token=own[side], writes=writes, layer=layer, sign=sign)
         for side, one in zip(get_args(SideName), removed, strict=True)
     )
     return Explained(
-        writes, layer, why, **own, attention=weights, tau=tau, visible=counts, fires=fires, sides=(dest, src)
+        writes, layer, why_not, **own, attention=weights, tau=tau, visible=counts, fires=fires, sides=(dest, src)
     )
 
 

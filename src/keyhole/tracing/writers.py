@@ -46,7 +46,7 @@ class Split:
 
 def split(run: "Run", layer: int, pos: int | str) -> Split:
     """Who wrote what layer `layer` reads at this token? `layer` = number of layers: what the final norm reads."""
-    run.require_fresh()
+    run._require_fresh()
     t = run.position(pos)
     if not 0 <= layer <= len(run.layers):
         raise KeyholeError(f"there is no layer {layer}: give 0 to {len(run.layers)} (the last: the final norm).")
@@ -75,14 +75,14 @@ def split(run: "Run", layer: int, pos: int | str) -> Split:
 
 def head_writes(run: "Run", layer: int, dest: int) -> Float[Tensor, "heads src d_model"]:
     """What each head moved from each source token 0..dest to `dest`: A_tb (v_b - b_V) W_O / m_t."""
-    record, w = run.layer(layer), run.model.weights(layer)
+    record, w = run.attention_run(layer), run.model.folded(layer)
     A = record.weights(record.heads, [dest])[:, 0, : dest + 1]
     return (A[:, :, None] * moved_values(run, layer)[:, : dest + 1]) @ w.W_O / record.out_scale[dest]
 
 
 def moved_values(run: "Run", layer: int) -> Float[Tensor, "heads pos d_head"]:
     """v_b - b_V of every query head: what depends on the source token."""
-    return values_of(run.layer(layer), run.model.weights(layer))
+    return values_of(run.attention_run(layer), run.model.folded(layer))
 
 
 def values_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "*runs heads pos d_head"]:
@@ -92,7 +92,7 @@ def values_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "*runs
 
 def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest d_model"]:
     """What the attention block adds whatever it attends to: (b_O + sum_h (sum_b A_tb) b_V W_O) / m_t."""
-    return biases_of(run.layer(layer), run.model.weights(layer), dests)
+    return biases_of(run.attention_run(layer), run.model.folded(layer), dests)
 
 
 def biases_of(record: "AttentionRun", w: "LayerWeights", dests: list[int]) -> Float[Tensor, "*runs dest d_model"]:
@@ -108,7 +108,7 @@ def biases_of(record: "AttentionRun", w: "LayerWeights", dests: list[int]) -> Fl
 
 def attention_writes(run: "Run", layer: int) -> Float[Tensor, "pos d_model"]:
     """Everything a layer's attention writes, summed over heads and sources."""
-    return attention_of(run.layer(layer), run.model.weights(layer))
+    return attention_of(run.attention_run(layer), run.model.folded(layer))
 
 
 def attention_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "*runs pos d_model"]:
@@ -130,7 +130,7 @@ def read_of(run: "Run", head: Head, signal: Signal, tokens: Sequence[int]) -> Fl
     if writer.kind != "offset":
         return read_vectors(run, head, written_by(run, writer, tokens, whole=signal.whole), tokens, side=side)
     layer, index = head
-    record, w = run.layer(layer), run.model.weights(layer)
+    record, w = run.attention_run(layer), run.model.folded(layer)
     at, kv, dest = list(tokens), w.kv(index), side == "dest"
     scale = (record.q_scale[index] if dest else record.k_scale[kv])[at][:, None]
     read = scale * (w.b_Q[index] if dest else w.b_K[kv]) + (w.c_Q[index] if dest else w.c_K[kv])
@@ -142,7 +142,7 @@ def read_vectors(
 ) -> Float[Tensor, "token d_head"]:
     """What a head's rotated query (dest) or key (src) has of vectors in the residual stream at some tokens."""
     layer, index = head
-    record, w = run.layer(layer), run.model.weights(layer)
+    record, w = run.attention_run(layer), run.model.folded(layer)
     at, kv = list(tokens), w.kv(index)
     scale, W = (record.q_scale[index], w.W_Q[index]) if side == "dest" else (record.k_scale[kv], w.W_K[kv])
     read = scale[at][:, None] * (vectors @ W) / record.norm_scale[at][:, None]
@@ -159,7 +159,7 @@ def written_by(
     at, dtype = list(tokens), run.final_scale.dtype
     if writer.kind == "head":
         assert writer.head is not None
-        record, w = run.layer(writer.layer), run.model.weights(writer.layer)
+        record, w = run.attention_run(writer.layer), run.model.folded(writer.layer)
         sources = slice(None) if whole else slice(writer.src, writer.src + 1)
         A = record.weights([writer.head], at)[0, :, sources]
         v = record.v[w.kv(writer.head), sources].to(dtype) - w.b_V[w.kv(writer.head)]

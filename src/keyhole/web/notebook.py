@@ -262,7 +262,13 @@ def _keys(firing: "Firing") -> "Keys":
     choices: tuple[Keys, ...] = ("all", "source")
     for keys in choices:
         again = explain(
-            firing.run, (firing.layer, firing.head), firing.dest, firing.src, tau=firing.tau, keys=keys, why=firing.why
+            firing.run,
+            (firing.layer, firing.head),
+            firing.dest,
+            firing.src,
+            tau=firing.tau,
+            keys=keys,
+            why_not=firing.why_not,
         )
         if _alike(again, firing):
             return keys

@@ -204,7 +204,7 @@ def _policy(style_text: str, script_text: str) -> str:
 
 def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int, ...]]:
     """What an edge is, in a circuit and in a part of it."""
-    return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, edge.channels
+    return circuit.nodes[edge.sender], circuit.nodes[edge.receiver], edge.side, edge.channels
 
 
 def story_lines(circuit: Circuit, story: Story) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ class Answer:
     @property
     def writers(self) -> Counter[Head]:
         """How many edges leave each head?"""
-        nodes = [self.circuit.nodes[edge.source] for edge in self.circuit.edges if edge.side != "target"]
+        nodes = [self.circuit.nodes[edge.sender] for edge in self.circuit.edges if edge.side != "target"]
         heads = [(n.layer, n.head) for n in nodes if n.kind == "head"]
         return Counter((layer, head) for layer, head in heads if layer is not None and head is not None)
 
@@ -72,7 +72,7 @@ class Answer:
         """The edges into a head's firing from END on a role, at one of its tokens."""
         place = (*head, self.example.position(self.run, "END"), self.example.position(self.run, src))
         nodes = {i for i, n in enumerate(self.circuit.nodes) if (n.layer, n.head, n.dest, n.src) == place}
-        return distinct_edges(self.circuit, (e for e in self.circuit.edges if e.target in nodes and e.side == side))
+        return distinct_edges(self.circuit, (e for e in self.circuit.edges if e.receiver in nodes and e.side == side))
 
     def out_of(self, head: Head) -> list[Cut]:
         """All signals that leave a head, from whatever token."""
@@ -140,7 +140,7 @@ def firing_movers(of_job: Subject, example: Example, run: Run) -> list[tuple[int
 
 
 def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
-    record = run.layer(head[0])
+    record = run.attention_run(head[0])
     weight, score = (float(table([head[1]], [dest])[0, 0, src]) for table in (record.weights, record.scores))
     return weight >= threshold and score >= 0
 

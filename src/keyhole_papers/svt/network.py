@@ -103,7 +103,7 @@ def _signals(circuit: Circuit) -> Iterator[tuple[Head, Head, SideName, int, floa
     A circuit has a node for every source that a writer fires on; its contribution is that of the whole head.
     """
     for edge in distinct_edges(circuit, (edge for edge in circuit.edges if edge.side != "target")):
-        writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         assert writer.layer is not None and writer.head is not None
         assert reader.layer is not None and reader.head is not None
         side = circuit.signal(edge).side

@@ -55,15 +55,15 @@ def _path(circuit: Circuit) -> list[int]:
     """From below: the longest chain of signals to a head behind the answer, the heaviest if there are several."""
     into: dict[int, list[Edge]] = {}
     for edge in circuit.edges:
-        if circuit.nodes[edge.source].kind != "offset":
-            into.setdefault(edge.target, []).append(edge)
+        if circuit.nodes[edge.sender].kind != "offset":
+            into.setdefault(edge.receiver, []).append(edge)
 
     @cache
     def longest(node: int) -> list[int]:
-        chains = [(longest(edge.source), edge.weight) for edge in into.get(node, ())]
+        chains = [(longest(edge.sender), edge.weight) for edge in into.get(node, ())]
         return [*max(chains, key=lambda chain: (len(chain[0]), chain[1]))[0], node] if chains else [node]
 
-    ends = [(longest(edge.source), edge.weight) for edge in circuit.edges if edge.side == "target"]
+    ends = [(longest(edge.sender), edge.weight) for edge in circuit.edges if edge.side == "target"]
     return max(ends, key=lambda chain: (len(chain[0]), chain[1]))[0] if ends else []
 
 
@@ -252,9 +252,9 @@ def _apart(runs: Sequence[Run], named: Sequence[set[int]], head: Head, often: li
 def _sizes(run: Run, head: Head, often: list[int]) -> list[float]:
     """How long is each token's normalised residual, as the head's keys read it, in these slices? |v_k . x|."""
     layer, index = head
-    om, kv = omega(run.model, layer, "homogeneous"), run.model.weights(layer).kv(index)
+    om, kv = omega(run.model, layer, "homogeneous"), run.model.folded(layer).kv(index)
     with exact_matmul():
-        read = run.layer(layer).k[kv].to(om.G_s.dtype) @ om.G_s[index, often].T
+        read = run.attention_run(layer).k[kv].to(om.G_s.dtype) @ om.G_s[index, often].T
     return [float(size) for size in read.norm(dim=-1)]
 
 

@@ -85,7 +85,7 @@ def _extremes(of_job: Subject, heads: Sequence[Head]) -> dict[Head, tuple[_Place
         run = of_job.model.run(example.text)
         end = example.position(run, "END")
         for head, of_head in places.items():
-            scores = run.layer(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
+            scores = run.attention_run(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
             for at in (int(scores.argmin()), int(scores.argmax())):
                 of_head.append(_Place(float(scores[at]), example, end, at + 1))
     by_score = attrgetter("score")

@@ -138,7 +138,7 @@ def _of_order(store: Store, order: str, most: int) -> list[Example]:
 
 
 def _into(circuit: Circuit, subject: Subject) -> Node:
-    return circuit.nodes[circuit.edges[int(subject.about["edge"])].target]
+    return circuit.nodes[circuit.edges[int(subject.about["edge"])].receiver]
 
 
 def _looks(node: Node, places: Mapping[str, int], role: str) -> bool:
@@ -149,12 +149,12 @@ def _heads(circuit: Circuit, places: Mapping[str, int]) -> tuple[tuple[str, ...]
     """(Name movers, S-inhibition heads), as this circuit has them."""
     nodes = circuit.nodes
     movers = {
-        e.source for e in circuit.edges if nodes[e.target].kind == "target" and _looks(nodes[e.source], places, "IO")
+        e.sender for e in circuit.edges if nodes[e.receiver].kind == "target" and _looks(nodes[e.sender], places, "IO")
     }
     tellers = {
-        e.source
+        e.sender
         for e in circuit.edges
-        if e.side == "dest" and _looks(nodes[e.target], places, "IO") and _looks(nodes[e.source], places, "S2")
+        if e.side == "dest" and _looks(nodes[e.receiver], places, "IO") and _looks(nodes[e.sender], places, "S2")
     }
     named = [tuple(sorted({f"{nodes[i].layer}.{nodes[i].head}" for i in some})) for some in (movers, tellers)]
     return named[0], named[1]

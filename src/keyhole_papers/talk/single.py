@@ -61,7 +61,7 @@ def measure_circuit(job: Job) -> Traced:
 
 
 def _leaves(circuit: Circuit) -> list[Node]:
-    targets = {edge.target for edge in circuit.edges}
+    targets = {edge.receiver for edge in circuit.edges}
     return [node for i, node in enumerate(circuit.nodes) if i not in targets]
 
 
@@ -107,7 +107,7 @@ def _circuit_figure(circuit: Circuit) -> Figure:
         shared[level, node.dest] += 1
         places.append((node.dest, level + 0.22 * at))
     for edge in circuit.edges:
-        (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
+        (x0, y0), (x1, y1) = places[edge.sender], places[edge.receiver]
         shade = {"dest": RED, "src": BLUE, "target": GREY}[edge.side]
         axis.plot([x0, x1], [y0, y1], color=shade, linewidth=1.2, alpha=0.6, zorder=1)
     for node, place in zip(circuit.nodes, places, strict=True):

@@ -82,7 +82,7 @@ def attribute(
         raise KeyholeError("the features belong to different heads: a row of logits belongs to one.")
     layer, index = check_head(run, head)
     at = run.position(dest, "dest")
-    record = run.layer(layer)
+    record = run.attention_run(layer)
     with exact_matmul():
         first = int(record.first[at])
         q = record.q[index, at].double()

@@ -221,7 +221,7 @@ def _run_chunk(
     """Run a chunk's prompts in batches and read its slots off."""
     found: dict[int, Reading] = {}
     encoded = [resolved.prompts[i] for i in prompts]
-    for batch in model.batches([len(e.ids) for e in encoded], max_batch_tokens):
+    for batch in model._batches([len(e.ids) for e in encoded], max_batch_tokens):
         numbers = [prompts[i] for i in batch]
         here = Here(slots, numbers, longest=max(len(encoded[i].ids) for i in batch), device=model.hf.device)
 

@@ -171,7 +171,7 @@ def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: i
     om = omega(model, layer)
     with exact_matmul():
         W_Q, W_K = om.factors()
-        kv = model.weights(layer).kv(head)
+        kv = model.folded(layer).kv(head)
         sides = ((W_Q[head], om.u(head), feature.U), (W_K[kv], om.v(head), feature.V))
         shares = [_shares(W, channels, basis) for W, channels, basis in sides]
         random = []

@@ -258,7 +258,7 @@ def _sample(collected: Collected, pairing: Pairing, i: int) -> tuple["Run", tupl
 
 def _edit(run: "Run", head: Head, two: tuple[int, int], basis: Tensor | None, *, frame: Frame) -> HeadEdit:
     """Keys of one head with the coordinates in `basis` changed over, as an edit of the rotated keys."""
-    record = run.layer(head[0])
+    record = run.attention_run(head[0])
     k = record.k[head[1] // (record.q.shape[0] // record.k.shape[0])]
     both = k[list(two)].double()
     turns = None

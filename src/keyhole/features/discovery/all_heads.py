@@ -126,7 +126,7 @@ def survey(
     with exact_matmul():
         for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
             for i, layer in enumerate(layers):
-                scaling[i] = run.layer(layer).rule.scaling
+                scaling[i] = run.attention_run(layer).rule.scaling
                 _add(sums[int(half[number])], i, run, layer=layer, view=view)
     need = SAMPLES_PER_DIMENSION * model.dims.d_head
     most = int(sums[0].plus(sums[1]).count.max())
@@ -146,7 +146,7 @@ def _nothing(layers: int, heads: int, d: int, device: torch.device) -> _Sums:
 
 def _add(sums: _Sums, row: int, run: "Run", *, layer: int, view: View) -> None:
     """Add one prompt, in place: accumulators of large models are not copied for every prompt."""
-    found = attended(run.layer(layer), range(run.model.dims.heads), view)
+    found = attended(run.attention_run(layer), range(run.model.dims.heads), view)
     used = found.used[..., None]
     q, d = found.q * used, (found.attended - found.rest) * used
     sums.outer[row] += (q.transpose(1, 2) @ d).to(sums.outer.device)

@@ -88,7 +88,7 @@ def head_samples(
     with exact_matmul():
         for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
             layer, index = check_head(run, head)
-            record = run.layer(layer)
+            record = run.attention_run(layer)
             seen, scaling = attended(record, [index], view), record.rule.scaling
             at = seen.used[0].nonzero()[:, 0]
             vectors = [x[0, at].cpu() for x in (seen.q, seen.attended, seen.rest, seen.top_key)]

@@ -101,7 +101,7 @@ def reading(
 
 def batches_of(model: "Model", source: Iterator[Ids], state: State, tokens: int) -> Iterator[list[Ids]]:
     """The next chunks, until so many tokens were read; where RoPE depends on the length, only equal ones together."""
-    alike = len(model.batches([2, 3], 6)) > 1
+    alike = len(model._batches([2, 3], 6)) > 1
     batch: list[Ids] = []
     read = state.tokens
     while read < tokens and (ids := next(source, None)) is not None:

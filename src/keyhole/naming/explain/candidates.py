@@ -164,7 +164,7 @@ def lens(model: "Model", subject: Subject, *, tokens: int = 8, draws: int = 100,
     layer, head = subject.head
     if draws < 1 or tokens < 1:
         raise KeyholeError("a lens shows at least one token, beside at least one random direction.")
-    w, known = model.weights(layer), all_tokens(model)
+    w, known = model.folded(layer), all_tokens(model)
     ids = [token.id for token in known]
     embedded = model.hf.get_input_embeddings().weight.detach().to(w.W_Q)[ids]
     predicted = model.head_out().W_U.to(w.W_Q).T[ids]

@@ -40,9 +40,9 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
     found = []
     with exact_matmul():
         for number, edge in signal_edges(circuit):
-            into = circuit.nodes[edge.target]
+            into = circuit.nodes[edge.receiver]
             assert into.layer is not None and into.head is not None
-            one = _signal_subject(run, (into.layer, into.head), circuit.signal(edge), _label(circuit, edge.target))
+            one = _signal_subject(run, (into.layer, into.head), circuit.signal(edge), _label(circuit, edge.receiver))
             found.append(replace(one, id=f"{one.id} #{number}", about={**one.about, "edge": str(number)}))
     return found
 
@@ -74,7 +74,7 @@ def coordinates(run: "Run", head: Head, signal: Signal) -> Float[Tensor, "channe
     om, ks = omega(run.model, head[0], signal.basis), list(signal.channels)
     read = read_of(run, head, signal, [signal.writer.dest])[0]
     if signal.side == "dest":
-        return run.layer(head[0]).rule.scaling * (read @ om.G_d[head[1]])[ks]
+        return run.attention_run(head[0]).rule.scaling * (read @ om.G_d[head[1]])[ks]
     return (om.G_s[head[1]] @ read)[ks]
 
 

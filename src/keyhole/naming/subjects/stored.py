@@ -143,7 +143,7 @@ def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subjec
 
 
 def _term(circuit: Circuit, edge: Edge) -> _Term:
-    into, who = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
+    into, who = circuit.nodes[edge.receiver], circuit.nodes[edge.sender].writer
     assert into.layer is not None and into.head is not None and edge.side in ("dest", "src")
     writer = Component(who.kind, who.layer, who.head if who.kind == "head" else None)
     channels, basis = tuple(sorted(edge.channels)), circuit.parameters.basis

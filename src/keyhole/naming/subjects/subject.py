@@ -103,7 +103,7 @@ def _constants(model: "Model", head: Head, query: Tensor, key: Tensor) -> tuple[
     """
     if rotates(model, head[0]):
         return 0.0, 0.0
-    w = model.weights(head[0])
+    w = model.folded(head[0])
     return float(w.b_Q[head[1]].to(query) @ query), float(w.b_K[w.kv(head[1])].to(key) @ key)
 
 
@@ -118,7 +118,7 @@ def rotates(model: "Model", layer: int) -> bool:
         visit(model, [Encoded((0, 0), (), False)], see)
         return turned[layer]
 
-    return model.cached_of_layer(("rotates",), layer, look)
+    return model._cached_of_layer(("rotates",), layer, look)
 
 
 def basis_of(about: Mapping[str, str]) -> Basis:

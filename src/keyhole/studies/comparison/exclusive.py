@@ -71,7 +71,7 @@ def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:
     basis = circuit.parameters.basis
     keys: Keys = circuit.parameters.keys if isinstance(circuit.parameters, Accpp) else "source"
     for edge in distinct_edges(circuit, (edge for edge in circuit.edges if edge.side in ("dest", "src"))):
-        source, into = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        source, into = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         if source.kind not in WRITERS:
             continue
         who, layer, head = source.writer, into.layer, into.head
@@ -121,7 +121,7 @@ def cut_in(edge: PlacedEdge, names: tuple[str, ...]) -> Cut | None:
 def not_signals(circuit: Circuit) -> int:
     """Edges of counted writers that are no signals of a firing: into the answer, an MLP or a value. None can be cut."""
     return sum(
-        edge.side not in ("dest", "src") and circuit.nodes[edge.source].kind in WRITERS for edge in circuit.edges
+        edge.side not in ("dest", "src") and circuit.nodes[edge.sender].kind in WRITERS for edge in circuit.edges
     )
 
 

@@ -161,7 +161,7 @@ def edge_effects(
         circuit, cuts = one.circuit, dict[Term, list[Cut]]()
         signals = (edge for edge in circuit.edges if edge.side in ("dest", "src"))
         for edge in distinct_edges(circuit, signals):
-            source, into = circuit.nodes[edge.source], circuit.nodes[edge.target]
+            source, into = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
             if source.kind in WRITERS:
                 ends = [Component.of(node) for node in (source, into)]
                 cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))

@@ -142,7 +142,7 @@ def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = Tr
     names = member.names if roles else None
     for number, vector in signal_vectors(circuit).items():
         edge = circuit.edges[number]
-        into, source = circuit.nodes[edge.target], circuit.nodes[edge.source]
+        into, source = circuit.nodes[edge.receiver], circuit.nodes[edge.sender]
         if source.kind == "offset" and not offsets:
             continue
         assert (edge.side == "dest" or edge.side == "src") and into.layer is not None and into.head is not None

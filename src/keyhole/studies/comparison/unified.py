@@ -134,7 +134,7 @@ def _weights_of(circuits: Sequence[Circuit]) -> Mapping[Term, float]:
     found: dict[Term, float] = {}
     for circuit in circuits:
         for edge in circuit.edges:
-            source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
+            source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
             ends = [Component.of(node) for node in (source, target)]
             term = Term(ends[0], ends[1], edge.side)
             found[term] = found.get(term, 0.0) + edge.weight

@@ -61,7 +61,7 @@ def curves(
     prompts = usable(store)
     shown, tried = _halves(prompts, settings)
     model = model_of(store, model)
-    with model.steady():
+    with model._steady():
         stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
         seen, cut = (questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried))
         result = compare_methods(

@@ -113,15 +113,15 @@ def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> Float[np.nd
     total = np.zeros((*wiring.joined.shape, length))
     whole: dict[tuple[int, str], float] = defaultdict(float)
     for edge in circuit.edges:
-        whole[edge.target, edge.side] += max(edge.weight, 0.0)
+        whole[edge.receiver, edge.side] += max(edge.weight, 0.0)
     for edge in circuit.edges:
         place = edge_of(circuit, edge, wiring)
         if place is None:
             continue
         if circuit.influence:
             total[place] += edge.influence or 0.0
-        elif whole[edge.target, edge.side] > 0:
-            total[place] += max(edge.weight, 0.0) / whole[edge.target, edge.side]
+        elif whole[edge.receiver, edge.side] > 0:
+            total[place] += max(edge.weight, 0.0) / whole[edge.receiver, edge.side]
     return total
 
 

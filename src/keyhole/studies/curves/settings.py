@@ -26,24 +26,28 @@ class CurveSettings:
     'dropped'
     """
 
-    prompts: int = option(32, "Prompts that methods are shown, and as many others to cut edges in.", least=1)
+    prompts: int = option(32, "How many prompts the methods score edges in; edges are cut in as many others.", least=1)
     baseline: Baseline = option(
         "mean",
         "What stands in for a cut edge: the mean over prompts of its template and length, the prompt's own "
         "counterfactual (patching, as MIB does), the resting state, or zero (invalid under a norm).",
     )
     tokens: Tokens = option(
-        "dropped", "Whether an edge is one token's (kept) or joins two components at all tokens (dropped, as in MIB)."
+        "dropped", "What an edge is: between two components at one token (kept) or at all tokens (dropped, as in MIB)."
     )
-    ranking: Ranking = option("signed", "Order of edges: by signed scores or by their absolute values.")
+    ranking: Ranking = option(
+        "signed", "How edges are ordered: by their signed scores or by the absolute values of these."
+    )
     per: Per = option(
-        "task", "Scores over shown prompts, cut in others (task), or each prompt's own, cut in itself: a fit (prompt)."
+        "task",
+        "Where edges are scored: over all prompts, to be cut in others (task), or in each prompt that they "
+        "are cut in (prompt), which is a fit.",
     )
     methods: tuple[EdgeMethod, ...] | None = option(
         None, f"Some of {', '.join(METHODS)}, separated by commas. Default: all that the baseline allows."
     )
-    draws: int = option(3, "Draws of random edges, or of random groups with --split.", least=1)
-    seed: int = option(0, "Of all that is drawn.")
+    draws: int = option(3, "How many draws of random edges, or of random groups with --split.", least=1)
+    seed: int = option(0, "Seed of everything that is drawn at random.")
 
     def __post_init__(self) -> None:
         named = None if self.methods is None else tuple(dict.fromkeys(self.methods))

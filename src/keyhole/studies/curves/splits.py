@@ -59,7 +59,7 @@ def splits(
     given, notes = _groups(store, numbers, by, settings.seed)
     shown, tried = _halves(numbers.tolist(), given, settings)
     model = model_of(store, model)
-    with model.steady():
+    with model._steady():
         stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
         patching = settings.baseline == "counterfactual"
         seen, cut = (questions_of(store, model, some, counterfactuals=patching) for some in (shown, tried))

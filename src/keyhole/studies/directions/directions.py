@@ -82,7 +82,7 @@ def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tu
     """What heads hear in circuits of prompts evenly over the store, and what the streams have in common."""
     circuits = list(store.circuits({"prompt": some_prompts(store, prompts)}))
     parts, moments, layers = list[Heard](), Moments(), model.attention_layers
-    with exact_matmul(), model.steady():
+    with exact_matmul(), model._steady():
         for start in range(0, len(circuits), _BATCH):
             own = circuits[start : start + _BATCH]
             writes = Writes(model.run_many([list(circuit.token_ids) for _, circuit in own], bos=False))

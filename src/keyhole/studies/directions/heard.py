@@ -74,7 +74,7 @@ def of_circuit(circuit: Circuit, run: int) -> Iterator[Caused]:
     found: dict[tuple[int, SideName], list[Signal]] = defaultdict(list)
     for edge in circuit.edges:
         if edge.side in ("dest", "src"):
-            found[edge.target, edge.side].append(circuit.signal(edge))
+            found[edge.receiver, edge.side].append(circuit.signal(edge))
     for (node, side), signals in found.items():
         into = circuit.nodes[node]
         assert into.layer is not None and into.head is not None

@@ -96,8 +96,8 @@ def _from_circuits(pairs: Sequence[tuple[int, Circuit]], granularity: Granularit
     own = [edge.channels if granularity == "channels" else () for _, _, edge in edges]
     return Block(
         prompt=_whole([number for number, _, _ in edges]),
-        source=_of_nodes([circuit.nodes[edge.source] for _, circuit, edge in edges]),
-        target=_of_nodes([circuit.nodes[edge.target] for _, circuit, edge in edges]),
+        source=_of_nodes([circuit.nodes[edge.sender] for _, circuit, edge in edges]),
+        target=_of_nodes([circuit.nodes[edge.receiver] for _, circuit, edge in edges]),
         side=_whole([SIDES.index(edge.side) for _, _, edge in edges]),
         channels=_whole([channel for channels in own for channel in channels]),
         widths=_whole([len(channels) for channels in own]),

@@ -72,7 +72,7 @@ def listen(
     found, layers = Listened(), layers_of(model)
     generator = torch.Generator().manual_seed(seed)
     total, done = len(layers) * -(-len(asked) // BATCH), 0
-    with exact_matmul(), model.steady():
+    with exact_matmul(), model._steady():
         for own, writes in batches(model, asked):
             found.moments.add(writes, layers)
             for layer in layers:

@@ -50,7 +50,7 @@ def explained(
 ) -> list[tuple[float, ...]]:
     """Of each cut and prompt: the share of firings on the first token that are below tau once the subspace is gone."""
     gone = [list[float]() for _ in cuts]
-    with exact_matmul(), model.steady():
+    with exact_matmul(), model._steady():
         for own, writes in batches(model, asked):
             lost, total = torch.zeros(len(cuts), len(own)), torch.zeros(len(own))
             for layer in layers_of(model):
@@ -86,7 +86,7 @@ def passed(
 
 def _passed(model: Model, asked: Sequence[StoredQuestion], cut: tuple[SideName, Basis] | None, layer: int) -> Passed:
     sinks, answers = [0.0] * len(asked), [0.0] * len(asked)
-    for batch in model.batches([len(one.token_ids) for one in asked], _TOKENS):
+    for batch in model._batches([len(one.token_ids) for one in asked], _TOKENS):
         lengths = [len(asked[i].token_ids) for i in batch]
         rows = [[*asked[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
         captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)

@@ -77,15 +77,18 @@ def scaled_tau(settings: TraceSettings, by: float) -> TraceSettings:
     return replace(settings, tau=tau)
 
 
+_KEYS = {"tau": "tau", "keys": "keys", "sinks": "first_token"}  # of a store, and the settings that they hold
+
+
 def settings_of(store: "Store") -> TraceSettings:
     """How the circuits of a store were traced, for tracing others alike."""
     told = store.manifest.settings
     through = {name: told[name] for name in ("cover", "eps", "values", "constants") if name in told}
     rule = told.get("seeds")
     return TraceSettings(
-        seeds=Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
+        metric=Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
         through="heads" if told.get("through") == "heads" else Through(**through),
-        **{name: told[name] for name in ("tau", "keys", "sinks") if name in told},
+        **{field: told[key] for key, field in _KEYS.items() if key in told},
     )
 
 
@@ -175,7 +178,7 @@ def _traced(
         right = [i for i, one in enumerate(said) if (one.correct if one.difference is None else one.difference > 0)]
         if not right:
             return [Refused("the model answers otherwise") for _ in examples]
-        held = settings.seeds in (None, "linear")
+        held = settings.metric in (None, "linear")
         made = trace_many(
             [runs[i] for i in right],
             [list(ids[i].answers) for i in right],

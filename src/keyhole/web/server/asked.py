@@ -25,7 +25,7 @@ from keyhole.tasks.variants import OTHERS
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, threshold
 from keyhole.tracing.linear import firing_probe
-from keyhole.tracing.settings import Sinks
+from keyhole.tracing.settings import FirstToken
 from keyhole.tracing.why import explain
 from keyhole.web.server.bodies import Body, spell
 from keyhole.web.server.jobs import Told
@@ -72,7 +72,7 @@ def _known(kept: Kept, prompt: str) -> Iterator[Example]:
 # Which run, firing or circuit does a request speak of?
 
 LONGEST = 8000  # characters of a prompt that is like another
-_TRACE = ("target", "against", "method", "through", "tau", "sinks", "keys", "end", "from", "sufficient")
+_TRACE = ("target", "against", "method", "through", "tau", "first_token", "keys", "end", "from", "sufficient")
 
 
 def place(body: Body) -> tuple[Head, int, int | None]:
@@ -90,7 +90,7 @@ def explained(body: Body, ran: Ran) -> tuple[Firing, str | None]:
         body.choice("keys", get_args(Keys), "all"),
     )
     layer, index, d, s = check_place(ran.run, head, dest, src)
-    record = ran.run.layer(layer)
+    record = ran.run.attention_run(layer)
     limit = threshold(tau, d, int(record.visible([d]).sum()))
     attention = float(record.weights([index], [d])[0, 0, s])
     note = None
@@ -104,7 +104,9 @@ def explained(body: Body, ran: Ran) -> tuple[Firing, str | None]:
     elif why == "here" and attention < limit:
         note = "the head does not fire here: its weight is below tau."
     key = ("firing", layer, index, d, s, why, tau, keys)
-    return ran.made.get(key, lambda: explain(ran.run, (layer, index), d, s, tau=tau, keys=keys, why=why)), note
+    return ran.made.get(
+        key, lambda: explain(ran.run, (layer, index), d, s, tau=tau, keys=keys, why_not=why == "not")
+    ), note
 
 
 def circuit_of(kept: Kept, body: Body, told: Told) -> tuple[Circuit, Model]:
@@ -153,7 +155,7 @@ def _traced(kept: Kept, ran: Ran, body: Body, told: Told) -> Circuit:
         "method": body.choice("method", get_args(Method), "accpp"),
         "through": body.choice("through", ("mlps", "heads"), "mlps"),
         "tau": body.tau(),
-        "sinks": body.choice("sinks", get_args(Sinks), "keep"),
+        "first_token": body.choice("first_token", get_args(FirstToken), "keep"),
         "keys": body.choice("keys", get_args(Keys), "all"),
         "progress": told.progress("Tracing"),
     }
@@ -171,7 +173,7 @@ def _traced(kept: Kept, ran: Ran, body: Body, told: Told) -> Circuit:
     inner = body.inner("from")
     head, dest, src = place(inner)
     inner.done()
-    return ran.run.trace(seeds=firing_probe(ran.run, head, dest, src), end=dest, **options)
+    return ran.run.trace(metric=firing_probe(ran.run, head, dest, src), end=dest, **options)
 
 
 # How much of the answer does a circuit carry, and what does the answer lose without its parts?

@@ -189,7 +189,7 @@ def _shown(found: Firing, first: Outcome, end: int) -> dict[str, Any]:
     run = found.run
     assert first.row is not None and first.logits is not None
     with exact_matmul():
-        row = run.layer(found.layer).weights([found.head], [found.dest])[0, 0]
+        row = run.attention_run(found.layer).weights([found.head], [found.dest])[0, 0]
     return {
         "row_before": row[: found.dest + 1].tolist(),
         "row_after": first.row[: found.dest + 1].tolist(),

@@ -77,7 +77,7 @@ def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def _error(ran: Ran) -> dict[str, Any]:
     def make() -> Check:
-        with exact_matmul(), ran.run.model.steady():
+        with exact_matmul(), ran.run.model._steady():
             return check_runs(Writes([ran.run]))[0]
 
     check = ran.made.get("check", make)
@@ -170,7 +170,7 @@ def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """All weights of one head, a byte each, and some rows exactly."""
     ran = kept.ran(body, told)
     layer, head = check_head(ran.run, (body.integer("layer"), body.integer("head")))
-    n, record = len(ran.run), ran.run.layer(layer)
+    n, record = len(ran.run), ran.run.attention_run(layer)
     asked = body.integers("dests", list(range(n)) if n <= ROWS else [n - 1])
     body.done()
     dests = [ran.run.position(dest, "dest") for dest in asked[:ROWS]]
@@ -205,7 +205,7 @@ def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 def document(found: Firing, note: str | None = None) -> dict[str, Any]:
     """What the firing view is told: the firing, its row of attention, and its channels."""
     with exact_matmul():
-        row = found.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
+        row = found.run.attention_run(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
     split = channels(found.run, (found.layer, found.head), found.dest, found.src)
     record = found.record()
     record["sides"] = [_side(side, found) for side in record["sides"]]
@@ -216,7 +216,7 @@ def document(found: Firing, note: str | None = None) -> dict[str, Any]:
 
 def _side(side: dict[str, Any], found: Firing) -> dict[str, Any]:
     """With words for writers, and the weight that is predicted when one signal alone goes."""
-    away = -1.0 if found.why == "here" else 1.0
+    away = 1.0 if found.why_not else -1.0
     signals = [
         {
             **signal,

@@ -12,7 +12,7 @@ const OF_CIRCUIT = [
   ...["circuit", "told", "verification", "edge", "story", "names", "verified", "measuring"],
   ...["measured", "faithfulness", "parts"],
 ];
-const TRACING = { tau: "dynamic", sinks: "keep" };
+const TRACING = { tau: "dynamic", first_token: "keep" };
 
 /**
  * Follows the user: `arrive(place)` asks for all that is not there yet.

@@ -1,0 +1,281 @@
+"""How is a circuit kept? As columns of nodes, edges, firings and MLPs; an object is made when somebody looks.
+
+Columns are sequences of these objects: `circuit.edges[3].weight` is a number, `circuit.edges.weight` an array of all.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar, TypeVar, overload
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from keyhole.circuits.graph import Edge, Node, Traced, TracedMlp
+from keyhole.circuits.records import Removal, SideName, Writer
+from keyhole.errors import KeyholeError
+
+Row = TypeVar("Row")
+Table = TypeVar("Table", bound="Columns[Any]")
+Indices = Int[np.ndarray, "row"]
+Numbers = Float[np.ndarray, "row"]
+Texts = Shaped[np.ndarray, "row"]
+BOTH: tuple[SideName, SideName] = ("dest", "src")
+SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")  # of an MLP
+NONE = -1  # the layer of the target, the head of all that is no head; None among numbers is NaN
+_MAYBE = ("layer", "head", "influence")  # columns where None may be
+_DTYPES: Mapping[Any, Any] = {Indices: np.int64, Numbers: np.float64, Texts: "U12"}  # as long as "value_offset"
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """Lists of different lengths: their values one after another, and how many are of each."""
+
+    values: Shaped[np.ndarray, "value"]
+    sizes: Int[np.ndarray, "list"]
+
+    @property
+    def starts(self) -> Int[np.ndarray, "list"]:
+        """Where the values of each begin."""
+        return np.asarray(np.cumsum(self.sizes) - self.sizes)
+
+    def tuples(self) -> list[tuple[Any, ...]]:
+        """As Python has them."""
+        values, ends = self.values.tolist(), np.cumsum(self.sizes).tolist()
+        return [tuple(values[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def __getitem__(self, at: Int[np.ndarray, "row"]) -> "Lists":
+        """Some of them, in this order."""
+        sizes = self.sizes[at]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return Lists(self.values[np.repeat(self.starts[at], sizes) + within], sizes)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Lists)
+            and np.array_equal(self.sizes, other.sizes)
+            and np.array_equal(self.values, other.values)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Columns(Sequence[Row]):
+    """Rows of one kind, a column for each field; objects are made of them when one is looked at."""
+
+    row: ClassVar[type]  # what a row is as an object
+
+    @classmethod
+    def of(cls: type[Table], rows: Iterable[Any]) -> Table:
+        """Columns of these objects."""
+        records = [cls._cells(row) for row in rows]
+        return cls(**{one.name: _column(cls, one.name, [row[one.name] for row in records]) for one in fields(cls)})
+
+    @classmethod
+    def _cells(cls, row: Any) -> Mapping[str, Any]:
+        return {one.name: getattr(row, one.name) for one in fields(cls)}
+
+    def _objects(self) -> Iterator[Row]:
+        return map(self.row, *(self.plain(one.name) for one in fields(self)))
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """All of them as objects."""
+        return tuple(self._objects())
+
+    def plain(self, name: str) -> list[Any]:
+        """A column as Python has it, with None where there is nothing."""
+        column = getattr(self, name)
+        if isinstance(column, Lists):
+            return column.tuples()
+        values: list[Any] = column.tolist()
+        if name not in _MAYBE:
+            return values
+        if column.dtype.kind == "f":
+            return [None if value != value else value for value in values]
+        return [None if value == NONE else value for value in values]
+
+    def take(self: Table, rows: Sequence[int] | Indices) -> Table:
+        """Some of them, in this order."""
+        at = np.asarray(rows, dtype=np.int64)
+        return type(self)(**{one.name: getattr(self, one.name)[at] for one in fields(self)})
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+        return self.rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __add__(self, other: Iterable[Row]) -> tuple[Row, ...]:
+        return (*self.rows, *other)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, type(self)):
+            return all(_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        return isinstance(other, Sequence) and self.rows == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {type(self).__name__.lower()}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Nodes(Columns[Node]):
+    """Writers, and the target."""
+
+    row = Node
+    kind: Texts
+    layer: Indices
+    head: Indices
+    dest: Indices
+    src: Indices
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges(Columns[Edge]):
+    """Signals and causes."""
+
+    row = Edge
+    sender: Indices
+    receiver: Indices
+    side: Texts
+    weight: Numbers
+    ig: Numbers
+    alone: Numbers
+    channels: Lists
+    influence: Numbers
+
+    @property
+    def signals(self) -> Bool[np.ndarray, "row"]:
+        """Which of them are signals: those into a query or a key."""
+        return np.asarray((self.side == "dest") | (self.side == "src"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Removals(Columns[Removal]):
+    """What was removed to explain firings, in that order."""
+
+    row = Removal
+    kind: Texts
+    layer: Indices
+    head: Indices
+    dest: Indices
+    src: Indices
+    channel: Indices
+    ig: Numbers
+    after: Numbers
+
+    @classmethod
+    def _cells(cls, row: Removal) -> Mapping[str, Any]:
+        who = {name: getattr(row.writer, name) for name in ("kind", "layer", "head", "dest", "src")}
+        return who | {"channel": row.channel, "ig": row.ig, "after": row.after}
+
+    def _objects(self) -> Iterator[Removal]:
+        *who, channel, ig, after = (self.plain(one.name) for one in fields(self))
+        return map(Removal, map(Writer, *who), channel, ig, after)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Firings(Columns[Traced]):
+    """Firings that were searched."""
+
+    row = Traced
+    node: Indices
+    tau: Numbers
+    visible: Indices
+    sizes: Int[np.ndarray, "row 2"]  # how many were removed on the dest side, and on the src side
+    removals: Removals  # one firing after another, of each those of the dest side first
+
+    @classmethod
+    def of(cls, rows: Iterable[Traced]) -> "Firings":
+        """Columns of these objects."""
+        traced = tuple(rows)
+        columns = {
+            name: _column(cls, name, [getattr(row, name) for row in traced]) for name in ("node", "tau", "visible")
+        }
+        sizes = np.array([[len(row.dest), len(row.src)] for row in traced], dtype=np.int64).reshape(-1, 2)
+        return cls(**columns, sizes=sizes, removals=Removals.of(chain(*((*row.dest, *row.src) for row in traced))))
+
+    def take(self, rows: Sequence[int] | Indices) -> "Firings":
+        """Some of them, in this order."""
+        at, each = np.asarray(rows, dtype=np.int64), self.sizes.sum(axis=1)
+        removed = Lists(np.arange(each.sum()), each)[at].values
+        node, tau, visible, sizes = (column[at] for column in (self.node, self.tau, self.visible, self.sizes))
+        return type(self)(node, tau, visible, sizes, self.removals.take(removed))
+
+    @property
+    def of_removals(self) -> tuple[Indices, Texts]:
+        """Which firing each removal is of, counted among these, and on which side."""
+        of = np.repeat(np.arange(2 * len(self)), self.sizes.ravel())
+        return of // 2, np.array(BOTH)[of % 2]
+
+    def _objects(self) -> Iterator[Traced]:
+        removals, start = self.removals.rows, 0
+        columns = (self.node, self.tau, self.visible, self.sizes)
+        for node, tau, visible, (dest, src) in zip(*(column.tolist() for column in columns), strict=True):
+            middle, end = start + dest, start + dest + src
+            yield Traced(node, tau, visible, removals[start:middle], removals[middle:end])
+            start = end
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mlps(Columns[TracedMlp]):
+    """MLPs that were explained."""
+
+    row = TracedMlp
+    node: Indices
+    offset: Numbers
+    left: Numbers
+    left_renormed: Numbers
+    kept: Numbers
+    cancellation: Numbers
+    causes: Lists
+    neurons: Lists
+    shares: Lists  # of the neurons
+
+    @classmethod
+    def _cells(cls, row: TracedMlp) -> Mapping[str, Any]:
+        cells = {name: getattr(row, name) for name in ("node", *SHARES, "causes")}
+        return cells | {"neurons": [neuron for neuron, _ in row.neurons], "shares": [share for _, share in row.neurons]}
+
+    def _objects(self) -> Iterator[TracedMlp]:
+        *columns, neurons, shares = (self.plain(one.name) for one in fields(self))
+        wrote = [tuple(zip(*pair, strict=True)) for pair in zip(neurons, shares, strict=True)]
+        return map(TracedMlp, *columns, wrote)
+
+
+_LISTS = {"channels": np.int64, "causes": np.int64, "neurons": np.int64, "shares": np.float64}  # what they hold
+
+
+def _column(table: type[Columns[Any]], name: str, values: Sequence[Any]) -> Any:
+    """A column of plain values; what it cannot hold is refused."""
+    place = f"column {name} of {table.__name__.lower()}"
+    try:
+        if name in _LISTS:
+            held = np.array(list(chain.from_iterable(values)), dtype=_LISTS[name])
+            return Lists(held, np.fromiter(map(len, values), np.int64, len(values)))
+        kind = next(_DTYPES[one.type] for one in fields(table) if one.name == name)
+        nothing = np.nan if kind is np.float64 else NONE
+        return np.array([nothing if value is None else value for value in values], dtype=kind)
+    except OverflowError as error:
+        raise KeyholeError(f"{place} has a number that no model has: {error}.") from error
+    except (TypeError, ValueError) as error:
+        raise KeyholeError(f"{place} cannot hold what was found: {error}.") from error
+
+
+def _equal(column: Any, other: Any) -> bool:
+    if isinstance(column, np.ndarray):
+        return np.array_equal(column, other, equal_nan=column.dtype.kind == "f")
+    return bool(column == other)

@@ -1,0 +1,100 @@
+"""What is a circuit made of, seen as objects? Nodes, edges, firings that were searched, MLPs that were explained."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+from keyhole.circuits.records import NodeKind, Removal, SideName, Writer
+
+EdgeSide = Literal[SideName, "target", "mlp", "value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A writer at a token, a head moving from src to dest, or the target.
+
+    All but heads have dest = src, and all but heads and their offsets head None; the target has layer None.
+    """
+
+    kind: NodeKind  # of writer, or the target
+    layer: int | None  # from 0
+    head: int | None  # None for all but heads and their offsets
+    dest: int  # token that is written to
+    src: int  # token that a head reads
+
+    @classmethod
+    def of(cls, writer: Writer) -> "Node":
+        """A writer as a node."""
+        return cls(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
+
+    @property
+    def writer(self) -> Writer:
+        """Who writes here; the target is no writer."""
+        assert self.kind != "target" and self.layer is not None, "the target writes nothing"
+        return Writer(self.kind, self.layer, self.head, self.dest, self.src)
+
+    @property
+    def key(self) -> tuple[int, int, str, int, int]:
+        """For sorting: writers in their order, the target after them."""
+        return (1 << 30, -1, self.kind, self.dest, self.src) if self.kind == "target" else self.writer.key
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A signal: what the writer `sender` puts into some channels of the firing `receiver`, on one side.
+
+    Or a cause: what it does to what the MLP or the value `receiver` writes, as shares of that.
+    """
+
+    sender: int  # index of a node
+    receiver: int  # index of the node that reads it
+    side: EdgeSide  # of a firing; or target (a seed), mlp, value
+    # drop of the attention in the order of removal (by svt the contribution, as ig and alone are, too); of a seed its
+    # push, of a given start its attention weight, of a cause what goes with it
+    weight: float
+    ig: float  # integrated gradients; of a cause its part
+    alone: float  # drop when only this goes
+    channels: tuple[int, ...]  # in the order of their removal; empty on edges that are no signals
+    influence: float | None = None  # share of the answer that is handed on here; None: not accounted for
+
+    @property
+    def source(self) -> int:
+        """The old name of `sender`."""
+        return _renamed("source", "sender", self.sender)
+
+    @property
+    def target(self) -> int:
+        """The old name of `receiver`."""
+        return _renamed("target", "receiver", self.receiver)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One firing that was searched: its threshold and everything removed on each side, in order (see `Side`)."""
+
+    node: int
+    tau: float
+    visible: int
+    dest: tuple[Removal, ...]
+    src: tuple[Removal, ...]
+
+
+@dataclass(frozen=True)
+class TracedMlp:
+    """One MLP that was explained: what is left without its causes, and which neurons wrote."""
+
+    node: int
+    offset: float  # all as shares of what it writes
+    left: float
+    left_renormed: float
+    kept: float
+    cancellation: float
+    causes: tuple[int, ...]  # nodes, largest first
+    neurons: tuple[tuple[int, float], ...]
+
+
+def _renamed(old: str, new: str, value: int) -> int:
+    warnings.warn(
+        f"Edge.{old} is Edge.{new} now; the old name goes with the next release.", FutureWarning, stacklevel=3
+    )
+    return value

@@ -1,0 +1,53 @@
+"""How is help laid out? In sections: options by the method they belong to, commands by what they do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+
+class Sectioned(TyperCommand):
+    """A command whose help has a section for every panel of its options: plain help would ignore panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # click's, or typer's copy of them
+        """Write a section for arguments, one for options, and one for every panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Grouped(TyperGroup):
+    """A group whose help lists its commands by panel, each with its whole first sentence: click would cut it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for every panel, with all descriptions below each other."""
+        width = max(map(len, self.commands))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None)
+            title = panel if isinstance(panel, str) else "Commands"
+            sections.setdefault(title, []).append((name.ljust(width), first_sentence(command.help or "")))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def first_sentence(text: str) -> str:
+    r"""The first sentence of a command's help, on one line.
+
+    >>> first_sentence("Where else does this fire? The strongest places.")
+    'Where else does this fire?'
+    >>> first_sentence("Reads a .gguf file, and S(v)\nof heads.")
+    'Reads a .gguf file, and S(v) of heads.'
+    """
+    sentences = re.split(r"(?<=[.?!])\s+", " ".join(text.split("\n\n")[0].split()))
+    return sentences[0]
