@@ -26,7 +26,19 @@ from keyhole.tracing.svt import trace_svt
 from keyhole_papers import svt as ioi_studies
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.results import Result
-from keyhole_papers.svt import LEAST, Subject, answers, cuts, known, network, of_gpt2, prompted, subject, trace_answer
+from keyhole_papers.svt import (
+    LEAST,
+    Subject,
+    answers,
+    cuts,
+    effects,
+    known,
+    network,
+    of_gpt2,
+    prompted,
+    subject,
+    trace_answer,
+)
 from keyhole_papers.svt import signals as ioi_signals
 from keyhole_papers.svt.effects import Effect, Into, over_prompts, rank_correlation
 from keyhole_papers.svt.known import Agreement, lattice, rewired
@@ -124,7 +136,7 @@ def test_no_head_stands_for_two(organism: Model) -> None:
         seen.head("name mover", 2)
 
 
-def test_studies_are_shared_and_progress_goes_to_who_watches_now(tmp_path: Path) -> None:
+def test_studies_are_made_once_for_jobs_with_the_same_choices(tmp_path: Path) -> None:
     reports: list[str] = []
 
     def watching(name: str) -> Job:
@@ -133,10 +145,9 @@ def test_studies_are_shared_and_progress_goes_to_who_watches_now(tmp_path: Path)
     first, second = watching("a"), watching("b")
     assert first == second and hash(first) == hash(second) and first != replace(second, seed=1)
     assert subject(first) is subject(second) is prompted(first)
-    cuts.effects.cache_clear()
-    for job in (first, second):
-        assert cuts.effects(job, "S-inhibition") is cuts.effects(second, "S-inhibition")
-    assert reports and set(reports[-LEAST:]) == {"a"}, "measured once, for the first"
+    effects.effects.cache_clear()
+    measured = [effects.effects(job, "S-inhibition") for job in (first, second)]
+    assert measured[0] is measured[1] and reports and set(reports) == {"a"}
 
 
 # -- networks ------------------------------------------------------------------------------------------------------
