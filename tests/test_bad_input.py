@@ -325,7 +325,7 @@ def test_a_tensor_of_many_dimensions_is_refused_at_once(dimensions: int, tmp_pat
 def test_four_dimensions_are_read(tmp_path: Path) -> None:
     path = tmp_path / "four.gguf"
     path.write_bytes(gguf_with(4))
-    with pytest.raises(KeyholeError, match=r"its header tells of [0-9,]+ bytes"):
+    with pytest.raises(KeyholeError, match=r"its header describes [0-9,]+ bytes"):
         require_whole(path)
 
 

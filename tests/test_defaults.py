@@ -31,8 +31,8 @@ from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import sums
 from keyhole.features.contrast import sums as frames
 from keyhole.features.contrast.studies import StudySettings
-from keyhole.features.discovery import discovery
-from keyhole.features.discovery.all_heads import survey
+from keyhole.features.discovery.all_heads import SurveySettings, survey
+from keyhole.features.discovery.discovery import DiscoverySettings
 from keyhole.features.discovery.ica import Nonlinearity
 from keyhole.features.discovery.keys import View
 from keyhole.intervene.removal import CutMode, Mode
@@ -96,8 +96,9 @@ SAME = [
     (sinks, study_sinks, {"store", "prompts", "tau", "draws", "controls", "seed"}),
     (shared, compare_heads, {"store", "other", "prompts", "draws", "seed"}),
     (discover, View, {"frame"}),
-    (discover, survey, {"centre", "seed", "bos"}),
-    (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
+    (discover, survey, {"bos"}),
+    (discover, SurveySettings, {"centre", "seed"}),
+    (discover, DiscoverySettings, {"centre", "rank", "nonlinearity", "seed"}),
     (name_command, naming_name.seek, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
     (name_command, Namers, {"explainer", "judge", "questions", "transcript", "price", "yes"}),
     (reproduce_command, Choices, {"dtype", "device", "as_printed", "revisions", "quick", "seed"}),

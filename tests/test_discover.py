@@ -366,13 +366,13 @@ def test_organism_heads_have_contrasts_that_come_back(organism: Model, texts: li
 
 def test_a_head_that_matches_equal_words_shows_them(organism: Model, texts: list[str]) -> None:
     shown = head_features(organism, texts, (3, 1), refits=1, show=3)
-    assert sum(f.share for f in shown.found.features) > 0.4
+    assert sum(f.share for f in shown.discovery.features) > 0.4
     same = [any(pair.query == pair.key for pair in row) for row in shown.pairs]
     assert sum(same) > len(same) / 2
     first = shown.pairs[0][0]
     tokens = organism.run(texts[first.prompt]).tokens
     assert (tokens[first.dest], tokens[first.src]) == (first.query, first.key)
-    everything = token_pairs(shown.found, shown.data, show=10_000)
+    everything = token_pairs(shown.discovery, shown.data, show=10_000)
     assert sum(pair.total for pair in everything[0]) == pytest.approx(1)
     assert sum(pair.count for pair in everything[0]) == len(shown.data.samples.q)
 

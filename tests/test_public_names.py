@@ -12,6 +12,7 @@ from keyhole._moved import ATTRIBUTES
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import TraceSettings
 from keyhole.tracing import explain, trace_svt
+from keyhole.tracing.exactness import check_run
 from keyhole.tracing.trace import trace
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -41,7 +42,8 @@ def test_paths_of_guides_are_importable(path: str) -> None:
 @pytest.mark.parametrize(("owner", "old"), [(owner, old) for owner, names in ATTRIBUTES.items() for old in names])
 def test_old_attributes_work_and_warn(organism: Model, owner: str, old: str) -> None:
     """Bound methods are equal when object and function are."""
-    value = organism if owner == "Model" else organism.run("Mary met John")
+    run = organism.run("Mary met John")
+    value = {"Model": organism, "Run": run, "Check": check_run(run)}[owner]
     with pytest.warns(FutureWarning, match=f"{owner}.{old} is "):
         assert getattr(value, old) == getattr(value, ATTRIBUTES[owner][old])
     assert old not in dir(value)

@@ -83,6 +83,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
 }  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Check": {"own": "plain_pass"},
     "Model": {
         "weights": "folded",
         "batches": "_batches",

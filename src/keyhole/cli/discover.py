@@ -217,7 +217,7 @@ def _show_survey(found: Survey, top: int, *, json: bool) -> None:
 
 
 def _show_features(result: HeadFeatures, *, json: bool) -> None:
-    found = result.found
+    found = result.discovery
     if json:
         show.as_json(_features_record(result))
         return
@@ -260,7 +260,7 @@ def _subspace_row(one: MatchedSubspace) -> tuple[str, ...]:
 
 
 def _features_record(result: HeadFeatures) -> dict[str, Any]:
-    found = result.found
+    found = result.discovery
     features = []
     for feature, pairs in zip(found.features, result.pairs, strict=True):
         sides = {

@@ -45,8 +45,8 @@ def check(result: Check, verbose: bool) -> None:
         ("logits", "writers", _judged(result.logits, result)),
         ("MLP writes", "folded weights", "no facts" if result.mlps is None else _judged(result.mlps, result)),
     ]
-    if result.own is not None:
-        rows.append(("logits, captured", "a plain pass", _judged(result.own, result)))
+    if result.plain_pass is not None:
+        rows.append(("logits, captured", "a plain pass", _judged(result.plain_pass, result)))
     show.table(("what is rebuilt", "from", ">largest error"), rows)
     if verbose:
         _check_layers(result)

@@ -93,7 +93,7 @@ def handovers(
             continue
     cuts = cuts[:FIRINGS]
     outcomes = intervene(run, cuts, metric, mode="local", keep=True) if cuts else []
-    found = []
+    rows = []
     for cut, outcome in zip(cuts, outcomes, strict=True):
         record = run.attention_run(cut.layer)
         assert outcome.row is not None
@@ -102,7 +102,7 @@ def handovers(
         gains = measured - before
         gains[cut.src] = -torch.inf
         key = int(gains.argmax()) if len(run) > 1 else cut.src
-        found.append(
+        rows.append(
             Handover(
                 head=(cut.layer, cut.head),
                 dest=cut.dest,
@@ -115,7 +115,7 @@ def handovers(
                 error=float((measured - row).abs().max()),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 # What came of removing heads in pairs, and how it reads.

@@ -85,8 +85,8 @@ def backups(
 class Lab:
     """One prompt in copies from which heads are removed, in the model's own pass."""
 
-    def __init__(self, asked: MaskedQuestion) -> None:
-        self.asked, dims = asked, asked.run.model.dims
+    def __init__(self, question: MaskedQuestion) -> None:
+        self.asked, dims = question, question.run.model.dims
         self.heads: list[Head] = [(layer, head) for layer in range(dims.layers) for head in range(dims.heads)]
 
     @cached_property

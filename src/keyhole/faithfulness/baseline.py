@@ -138,7 +138,7 @@ def exchanged(run: "Run", mean: Baseline, other: "Run") -> Baseline:
     """A mean for another of its prompts: with this run's writes in the place of that one's."""
     n = len(mean.prompts)
     with exact_matmul(), torch.no_grad():
-        this, that = (masked([one], check=False).written()[:, 0] for one in (run, other))
+        this, that = (masked([of], check=False).written()[:, 0] for of in (run, other))
     return replace(mean, writes=mean.writes + (this - that) / n)
 
 

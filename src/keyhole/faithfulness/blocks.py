@@ -36,16 +36,18 @@ class Side:
     norm: Norm | None
     W: Float[Tensor, "head d_model d_head"]
     b: Float[Tensor, "head d_head"]
-    own: Norm | None = None  # QK-norm
+    qk_norm: Norm | None = None
     spans_all: bool = False  # one scale of it over all heads together
 
     def of(self, heads: list[int]) -> "Side":
         """Some heads alone."""
-        own = self.own
-        if own is not None:
-            gain, bias = (_per_head(p, *self.b.shape) for p in (own.gain, own.bias))
-            own = replace(own, gain=None if gain is None else gain[heads], bias=None if bias is None else bias[heads])
-        return replace(self, W=self.W[heads], b=self.b[heads], own=own)
+        qk_norm = self.qk_norm
+        if qk_norm is not None:
+            gain, bias = (_per_head(p, *self.b.shape) for p in (qk_norm.gain, qk_norm.bias))
+            qk_norm = replace(
+                qk_norm, gain=None if gain is None else gain[heads], bias=None if bias is None else bias[heads]
+            )
+        return replace(self, W=self.W[heads], b=self.b[heads], qk_norm=qk_norm)
 
     def linear(self, x: Read, lost: InHead | None = None) -> InHead:
         """X through the norm before, and the weights, less what is `lost` of it there; without the bias."""
@@ -59,11 +61,11 @@ class Side:
     def read(self, x: Read, lost: InHead | None = None) -> InHead:
         """The same with the bias, and the norm after."""
         y = self.linear(x, lost) + self.b[:, None, None]
-        if self.own is None:
+        if self.qk_norm is None:
             return y
         scaled = y.permute(1, 2, 0, 3).flatten(-2)[None] if self.spans_all else y
-        y = self.own.centre(y) / self.own.scale(scaled)[..., None]
-        gain, bias = (_per_head(p, *self.b.shape) for p in (self.own.gain, self.own.bias))
+        y = self.qk_norm.centre(y) / self.qk_norm.scale(scaled)[..., None]
+        gain, bias = (_per_head(p, *self.b.shape) for p in (self.qk_norm.gain, self.qk_norm.bias))
         y = y if gain is None else y * gain[:, None, None]
         return y if bias is None else y + bias[:, None, None]
 
@@ -98,7 +100,7 @@ class Block:
     @cached_property
     def separable(self) -> bool:
         """Can some heads be left out? Not where a norm reads all of them, or sinks scale the biases of their values."""
-        normed = self.after is not None or (self.query.own is not None and self.query.spans_all)
+        normed = self.after is not None or (self.query.qk_norm is not None and self.query.spans_all)
         return not normed and (self.rule.sinks is None or not bool(self.value.b.any()))
 
     @cached_property
@@ -148,8 +150,8 @@ class Block:
         )
         reads = writes = normed.new_ones(len(flat), len(self.mlp.neurons))
         if self.mlp.route is not None:
-            own = next(self.mlp.norm.parameters()).dtype if self.mlp.norm is not None else flat.dtype
-            sent = flat.to(own)
+            dtype = next(self.mlp.norm.parameters()).dtype if self.mlp.norm is not None else flat.dtype
+            sent = flat.to(dtype)
             routed = self.mlp.route(sent if self.mlp.norm is None else self.mlp.norm(sent)).to(flat)
             reads, writes = (routed, (routed != 0).to(flat)) if self.mlp.routes_input else (reads, routed)
         out = torch.zeros_like(flat)
@@ -168,13 +170,13 @@ def mlps_of(model: "Model") -> list[MlpWeights]:
             f"{model.name} has layers that mix tokens with another block than attention: Keyhole knows what such a "
             "block wrote, but not what it would write if it read something else, so edges into it cannot be cut."
         )
-    found = []
+    mlps = []
     for layer in range(model.dims.layers):
         mlp = model.mlp(layer)
         if isinstance(mlp, NoMlp):
             raise KeyholeError(f"edges into the MLPs of {model.name} cannot be cut: {mlp.reason}.")
-        found.append(mlp)
-    return found
+        mlps.append(mlp)
+    return mlps
 
 
 def blocks_of(run: "Run", mlps: Sequence[MlpWeights]) -> tuple[Block, ...]:
@@ -193,9 +195,9 @@ def _block(run: "Run", layer: int, mlp: MlpWeights) -> Block:
     sides = []
     for side, (W, b) in enumerate(read_unnormed(module, attn, family, model.dims)):
         repeat = 1 if side == 0 else weights.group
-        own = read_qk_norm(attn, family, side) if side < 2 else None
+        qk_norm = read_qk_norm(attn, family, side) if side < 2 else None
         W, b = (part.repeat_interleave(repeat, 0) for part in (W, b))
-        sides.append(Side(before, W, b, own, family.qk_norm_spans == "all"))
+        sides.append(Side(before, W, b, qk_norm, family.qk_norm_spans == "all"))
     query, key, value = sides
     return Block(
         query=query,

@@ -160,11 +160,11 @@ def _group(kind: str, rows: Sequence[Row]) -> Group:
 
 
 def _cause(row: Row, kind: str, pool: Sequence[float]) -> Cause:
-    size, own = abs(row.effect), row.control_effects
+    size, controls = abs(row.effect), row.control_effects
     p = (1 + len(pool) - bisect_left(pool, size)) / (1 + len(pool))  # those at least as large, and itself
-    largest = max(own, key=abs, default=math.nan)
+    largest = max(controls, key=abs, default=math.nan)
     matters = None
-    if own and row.same_size and len(pool) >= _FEWEST:
+    if controls and row.same_size and len(pool) >= _FEWEST:
         matters = size > abs(largest) and p <= CHANCE and size > LEAST
     return Cause(row, kind, row.effect, largest, p, matters)
 

@@ -35,15 +35,15 @@ def mlp_removals(circuit: Circuit, run: "Run", metric: Metric, *, mode: Mode, dr
     if mode == "local" or (not circuit.mlps and mode != "chain"):
         return []
     reads = read_mlps(circuit, run)
-    claims = {one.node: _claim(circuit, one, reads[one.node]) for one in circuit.mlps}
-    told = _Told(circuit, run, metric, claims, draws)
+    claims = {mlp.node: _claim(circuit, mlp, reads[mlp.node]) for mlp in circuit.mlps}
+    work = _Work(circuit, run, metric, claims, draws)
     if mode == "chain":
-        return [_chain(told, edge) for edge in told.edges]
-    return [_without_causes(told, one, free=mode == "global") for one in circuit.mlps]
+        return [_chain(work, edge) for edge in work.edges]
+    return [_without_causes(work, mlp, free=mode == "global") for mlp in circuit.mlps]
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Work:
     """A circuit with what it says of its MLPs."""
 
     circuit: Circuit
@@ -55,8 +55,8 @@ class _Told:
     @cached_property
     def edges(self) -> list[int]:
         """From an explained MLP into what reads it: signals, MLPs and the answer; values, which are linear, apart."""
-        found = enumerate(self.circuit.edges)
-        return [i for i, e in found if e.sender in self.claims and e.side != "value" and self._explained(e)]
+        edges = enumerate(self.circuit.edges)
+        return [i for i, e in edges if e.sender in self.claims and e.side != "value" and self._explained(e)]
 
     def _explained(self, edge: Edge) -> bool:
         return edge.side != "mlp" or edge.receiver in self.claims
@@ -71,13 +71,13 @@ class _Told:
         if node not in self.changes:
             copies = self.claims[node].removals(self.draws)
             ran = rerun_each(self.run, copies, all_logits=self.metric.end != len(self.run) - 1)
-            found = {i: _gone(self, node, i, result, at) for i, result, at in ran}
-            self.changes[node] = [found[i].change for i in range(len(copies))]
+            changes = {i: _gone(self, node, i, result, at) for i, result, at in ran}
+            self.changes[node] = [changes[i].change for i in range(len(copies))]
         return self.changes[node]
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Effect:
     """What was seen of a reader in one copy."""
 
     after: float
@@ -92,89 +92,89 @@ class _Gone:
     share: float  # of its write that is left
     change: Float[Tensor, "d_model"]  # of its write
     metric: float
-    seen: dict[int, _Seen]  # by edge, everything downstream free
+    readers: dict[int, _Effect]  # by edge, everything downstream free
 
 
-def _claim(circuit: Circuit, one: TracedMlp, read: ReadMlp) -> Claim:
+def _claim(circuit: Circuit, mlp: TracedMlp, read: ReadMlp) -> Claim:
     """As the circuit says it."""
-    named = [circuit.nodes[i] for i in one.causes]
+    named = [circuit.nodes[i] for i in mlp.causes]
     written = tuple(node.writer for node in named if node.kind != "mlp_offset")
     return Claim(read.place, read.direction, written, len(written) < len(named))
 
 
-def _without_causes(told: _Told, one: TracedMlp, *, free: bool) -> Removal:
+def _without_causes(work: _Work, mlp: TracedMlp, *, free: bool) -> Removal:
     """An MLP without its causes first, then without as many others."""
 
     def rows(gone: Sequence[_Gone]) -> list[Row]:
-        itself = _causes_row(told, one, gone)
+        itself = _causes_row(work, mlp, gone)
         if not free:
             return [itself]
-        edges = [edge for edge in told.edges if told.circuit.edges[edge].sender == one.node]
-        return [replace(itself, agrees=None), *(_row(told, edge, [g.seen[edge] for g in gone]) for edge in edges)]
+        edges = [edge for edge in work.edges if work.circuit.edges[edge].sender == mlp.node]
+        return [replace(itself, agrees=None), *(_row(work, edge, [g.readers[edge] for g in gone]) for edge in edges)]
 
     return Removal(
-        influence=told.circuit.influence[one.node],
-        copies=lambda: told.claims[one.node].removals(told.draws),
-        see=lambda k, result, copy: _gone(told, one.node, k, result, copy, free=free),
+        influence=work.circuit.influence[mlp.node],
+        copies=lambda: work.claims[mlp.node].removals(work.draws),
+        see=lambda k, result, copy: _gone(work, mlp.node, k, result, copy, free=free),
         rows=rows,
     )
 
 
-def _gone(told: _Told, node: int, removal: int, result: Rerun, copy: int, *, free: bool = False) -> _Gone:
-    claim = told.claims[node]
+def _gone(work: _Work, node: int, removal: int, result: Rerun, copy: int, *, free: bool = False) -> _Gone:
+    claim = work.claims[node]
     left = claim.left(result, copy, removal)
-    answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
-    edges = [edge for edge in told.edges if free and told.circuit.edges[edge].sender == node]
-    seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
-    change = left - claim.place.own[0]
-    return _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
+    answer = work.metric.of(result.logits(work.run, copy, work.metric.end))
+    edges = [edge for edge in work.edges if free and work.circuit.edges[edge].sender == node]
+    readers = {edge: _Effect(_free(work, edge, result, copy, answer), answer) for edge in edges}
+    change = left - claim.place.computed[0]
+    return _Gone(claim.share(left), change.to(work.run.final_scale.dtype), answer, readers)
 
 
-def _free(told: _Told, index: int, result: Rerun, copy: int, answer: float) -> float:
+def _free(work: _Work, index: int, result: Rerun, copy: int, answer: float) -> float:
     """A reader when everything downstream is free: a firing's attention, another MLP's write, the answer."""
-    edge = told.circuit.edges[index]
+    edge = work.circuit.edges[index]
     if edge.side == "target":
         return answer
-    node = told.circuit.nodes[edge.receiver]
+    node = work.circuit.nodes[edge.receiver]
     assert node.layer is not None
     if edge.side == "mlp":
-        claim = told.claims[edge.receiver]
-        wrote = result.mlp_write(told.run, copy, node.layer)[node.dest]
+        claim = work.claims[edge.receiver]
+        wrote = result.mlp_write(work.run, copy, node.layer)[node.dest]
         return float(wrote.to(claim.direction) @ claim.direction) / claim.value
     assert node.head is not None
-    return float(result.weights(told.run, copy, node.layer, node.head)[node.dest, node.src])
+    return float(result.weights(work.run, copy, node.layer, node.head)[node.dest, node.src])
 
 
-def _chain(told: _Told, index: int) -> Removal:
+def _chain(work: _Work, index: int) -> Removal:
     """The change of an MLP's write put into one of its readers alone."""
-    edge = told.circuit.edges[index]
+    edge = work.circuit.edges[index]
     expected: list[float] = []  # of each copy, once they are made
 
     def copies() -> list[Edits]:
-        puts = [_put(told, index, change) for change in told.changes_of(edge.sender)]
+        puts = [_put(work, index, change) for change in work.changes_of(edge.sender)]
         expected[:] = [value for _, value in puts]
         return [edits for edits, _ in puts]
 
-    def see(k: int, result: Rerun, copy: int) -> _Seen:
-        answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
+    def see(k: int, result: Rerun, copy: int) -> _Effect:
+        answer = work.metric.of(result.logits(work.run, copy, work.metric.end))
         after = answer
         if edge.side == "mlp":
-            reader = told.claims[edge.receiver]
+            reader = work.claims[edge.receiver]
             after = reader.share(reader.written(result, copy))
         elif edge.side != "target":
-            after = _free(told, index, result, copy, answer)
-        return _Seen(after, answer, expected[k])
+            after = _free(work, index, result, copy, answer)
+        return _Effect(after, answer, expected[k])
 
     rank = edge.influence if edge.influence is not None else abs(edge.weight)
-    return Removal(rank, copies, see, lambda seen: [_row(told, index, seen, promised=True)])
+    return Removal(rank, copies, see, lambda effects: [_row(work, index, effects, promised=True)])
 
 
-def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
+def _put(work: _Work, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
     """What puts a change into one reader alone, and what is predicted of it."""
-    circuit, run, edge = told.circuit, told.run, told.circuit.edges[index]
+    circuit, run, edge = work.circuit, work.run, work.circuit.edges[index]
     node = circuit.nodes[edge.receiver]
     if edge.side == "mlp":
-        claim = told.claims[edge.receiver]
+        claim = work.claims[edge.receiver]
         left = claim.place.write(claim.place.x + change.to(claim.place.x))[0] @ claim.direction.to(claim.place.x)
         return Edits(mlps=(claim.edit(-change),)), float(left) / claim.value
     if edge.side == "dest" or edge.side == "src":
@@ -188,48 +188,48 @@ def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edi
     return Edits(writers=(WriterEdit("mlp", len(run.layers) - 1, every),)), nan
 
 
-def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
+def _causes_row(work: _Work, mlp: TracedMlp, gone: Sequence[_Gone]) -> Row:
     left, controls = gone[0].share, gone[1:]
     return Row(
-        node=one.node,
+        node=mlp.node,
         side="mlp",
         edge=None,
         before=1.0,
         after=left,
-        predicted=one.left,
-        agrees=left_agrees(left, one.left, told.run.logits.dtype),
+        predicted=mlp.left,
+        agrees=left_agrees(left, mlp.left, work.run.logits.dtype),
         control_drops=tuple(1 - control.share for control in controls),
         what="causes",
-        tolerance=left_tolerance(one.left, told.run.logits.dtype),
-        **_answers(told, [g.metric for g in gone]),
+        tolerance=left_tolerance(mlp.left, work.run.logits.dtype),
+        **_answers(work, [g.metric for g in gone]),
     )
 
 
-def _row(told: _Told, index: int, seen: Sequence[_Seen], *, promised: bool = False) -> Row:
-    edge = told.circuit.edges[index]
-    before = {"mlp": 1.0, "target": told.metric.of(told.run.logits[told.metric.end])}.get(edge.side)
-    weight = told.circuit.attention[edge.receiver] if before is None else before
+def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool = False) -> Row:
+    edge = work.circuit.edges[index]
+    before = {"mlp": 1.0, "target": work.metric.of(work.run.logits[work.metric.end])}.get(edge.side)
+    weight = work.circuit.attention[edge.receiver] if before is None else before
     assert weight is not None
     agrees = None
     if promised and edge.side != "target":
-        agrees = left_agrees(seen[0].after, seen[0].predicted, told.run.logits.dtype)
+        agrees = left_agrees(effects[0].after, effects[0].predicted, work.run.logits.dtype)
     return Row(
         node=edge.receiver,
         side=edge.side,
         edge=index,
         before=weight,
-        after=seen[0].after,
-        predicted=seen[0].predicted,
+        after=effects[0].after,
+        predicted=effects[0].predicted,
         agrees=agrees,
-        control_drops=tuple(weight - one.after for one in seen[1:]),
+        control_drops=tuple(weight - effect.after for effect in effects[1:]),
         what="chain",
-        tolerance=left_tolerance(seen[0].predicted, told.run.logits.dtype),
-        **_answers(told, [one.metric for one in seen]),
+        tolerance=left_tolerance(effects[0].predicted, work.run.logits.dtype),
+        **_answers(work, [effect.metric for effect in effects]),
     )
 
 
-def _answers(told: _Told, metrics: Sequence[float]) -> dict[str, Any]:
-    before = told.metric.of(told.run.logits[told.metric.end])
+def _answers(work: _Work, metrics: Sequence[float]) -> dict[str, Any]:
+    before = work.metric.of(work.run.logits[work.metric.end])
     return {
         "metric_before": before,
         "metric_after": metrics[0],

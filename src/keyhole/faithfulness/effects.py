@@ -36,42 +36,42 @@ OTHERS = 8  # prompts that a circuit is tried on besides its own
 
 
 def faithfulness(
-    edges: EdgeList, asked: MaskedQuestion, *, draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+    edges: EdgeList, question: MaskedQuestion, *, draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
 ) -> Faithfulness:
     """Kept, cut and rest of some edges, as shares of the gap, and the answer's rank with them alone."""
-    everything, nothing = asked.ends
-    of = edges_in(asked)
-    alone, *rows = asked.logits([only(edges), all_but(edges)])
-    size = max(1, rows_at_once(asked.masked) // 2)  # halves are as large as the model has edges: few at a time
+    everything, nothing = question.ends
+    of = edges_in(question)
+    alone, *rows = question.logits([only(edges), all_but(edges)])
+    size = max(1, rows_at_once(question.masked) // 2)  # halves are as large as the model has edges: few at a time
     for start in range(0, draws, size):
-        pairs = [_halved(edges, asked, seed, draw) for draw in range(start, min(start + size, draws))]
-        rows += asked.logits([mask for pair in pairs for mask in pair])
+        pairs = [_halved(edges, question, seed, draw) for draw in range(start, min(start + size, draws))]
+        rows += question.logits([mask for pair in pairs for mask in pair])
         (progress or silent)(min(start + size, draws), draws)
-    kept, cut, *left = ((asked.metric.of(row) - nothing) / (everything - nothing) for row in (alone, *rows))
+    kept, cut, *left = ((question.metric.of(row) - nothing) / (everything - nothing) for row in (alone, *rows))
     return Faithfulness(
         kept=kept,
         cut=cut,
         rest=tuple(left[::2]),
         random=tuple(left[1::2]),
-        rank=asked.metric.rank(alone),
+        rank=question.metric.rank(alone),
         edges=len(edges),
         of=of,
     )
 
 
-def edges_in(asked: MaskedQuestion) -> int:
+def edges_in(question: MaskedQuestion) -> int:
     """How many token-level edges a model has in a prompt; the answer reads the last token alone."""
-    wiring = asked.masked.wiring
-    return (len(wiring) - len(wiring.writers)) * len(asked.run) + len(wiring.writers)
+    wiring = question.masked.wiring
+    return (len(wiring) - len(wiring.writers)) * len(question.run) + len(wiring.writers)
 
 
-def _halved(edges: EdgeList, asked: MaskedQuestion, seed: int, draw: int) -> tuple[Mask, Mask]:
+def _halved(edges: EdgeList, question: MaskedQuestion, seed: int, draw: int) -> tuple[Mask, Mask]:
     """These edges with a random half of all others, and as many random ones in their place with the same half."""
-    wiring, n, rng = asked.masked.wiring, len(asked.run), np.random.default_rng((seed, draw))
+    wiring, n, rng = question.masked.wiring, len(question.run), np.random.default_rng((seed, draw))
     half = rng.integers(0, 2, (*wiring.joined.shape, n), dtype=bool)
     every = wiring.edges[wiring.edges[:, 1] < len(wiring.readers) - 1]
     last = np.column_stack([np.argwhere(wiring.joined[:, -1]), np.full(len(wiring.writers), len(wiring.readers) - 1)])
-    picked = rng.choice(edges_in(asked), min(len(edges), edges_in(asked)), replace=False)
+    picked = rng.choice(edges_in(question), min(len(edges), edges_in(question)), replace=False)
     inside, into_answer = picked[picked < len(every) * n], picked[picked >= len(every) * n] - len(every) * n
     chosen = np.concatenate(
         [
@@ -93,10 +93,10 @@ def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> 
         if ids not in mean.prompts:
             continue
         other, right = run.model.run(list(ids), bos=False), answer_ids(run.model, example)
-        asked = question(other, Metric(len(other) - 1, right.answers, right.against), exchanged(run, mean, other))
-        everything, nothing = asked.ends
+        posed = question(other, Metric(len(other) - 1, right.answers, right.against), exchanged(run, mean, other))
+        everything, nothing = posed.ends
         if everything - nothing >= LEAST_GAP:
-            kept.append((float(asked.answers([only(edges)])[0]) - nothing) / (everything - nothing))
+            kept.append((float(posed.answers([only(edges)])[0]) - nothing) / (everything - nothing))
     return tuple(kept)
 
 
@@ -132,10 +132,10 @@ def effects(
     counterfactual = None if counterfactual is None else as_far(counterfactual, run, whole)
     start = part_of(progress, 0.0, 0.2)
     stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
-    asked = question(run, metric, stand_in)
-    measured = measure(circuit, asked, what=what, progress=part_of(progress, 0.2, 1.0))
+    posed = question(run, metric, stand_in)
+    measured = measure(circuit, posed, what=what, progress=part_of(progress, 0.2, 1.0))
     if like is not None and measured.faithfulness is not None:
-        others = kept_on_others(circuit_edges(circuit, asked), run, stand_in, like)
+        others = kept_on_others(circuit_edges(circuit, posed), run, stand_in, like)
         measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
     return replace(circuit, measured=measured)
 
@@ -160,17 +160,21 @@ def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) 
 
 
 def measure(
-    circuit: Circuit, asked: MaskedQuestion, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
+    circuit: Circuit,
+    question: MaskedQuestion,
+    *,
+    what: Sequence[What] = get_args(What),
+    progress: Progress | None = None,
 ) -> Measured:
     """What is asked of a circuit, with one baseline."""
-    wiring, n = asked.masked.wiring, len(asked.run)
-    everything, nothing = asked.ends
+    wiring, n = question.masked.wiring, len(question.run)
+    everything, nothing = question.ends
     measured = Measured(
-        baseline=asked.baseline.name,
-        metric="logit difference" if asked.metric.against else "log-probability",
+        baseline=question.baseline.name,
+        metric="logit difference" if question.metric.against else "log-probability",
         everything=everything,
         nothing=nothing,
-        note=asked.baseline.note,
+        note=question.baseline.note,
     )
     places: dict[str, list[tuple[int, int] | None]] = {
         "words": [(0, token) for token in range(n)] if "words" in what else [],
@@ -183,7 +187,7 @@ def measure(
     if "edges" in what:
         masks |= {joint: all_but(np.array([joint])) for joint in joints if joint is not None}
     progress = progress or silent
-    answers = asked.answers(list(masks.values()), part_of(progress, 0.0, 0.7))
+    answers = question.answers(list(masks.values()), part_of(progress, 0.0, 0.7))
     lost = dict(zip(masks, (everything - answers).tolist(), strict=True))
     words, nodes = (tuple(None if p is None else lost[p] for p in places[name]) for name in ("words", "nodes"))
     words += (None,) * (len(circuit.tokens) - len(words)) if words else ()
@@ -197,26 +201,26 @@ def measure(
         )
         return replace(measured, note=f"{measured.note}; {small}" if measured.note else small)
     if "shares" in what:
-        measured = replace(measured, **_shares(circuit, asked, joints))
+        measured = replace(measured, **_shares(circuit, question, joints))
     if "faithfulness" in what:
-        edges = circuit_edges(circuit, asked)
-        measured = replace(measured, faithfulness=faithfulness(edges, asked, progress=part_of(progress, 0.8, 1.0)))
+        edges = circuit_edges(circuit, question)
+        measured = replace(measured, faithfulness=faithfulness(edges, question, progress=part_of(progress, 0.8, 1.0)))
     return measured
 
 
-def circuit_edges(circuit: Circuit, asked: MaskedQuestion) -> EdgeList:
+def circuit_edges(circuit: Circuit, question: MaskedQuestion) -> EdgeList:
     """The token-level edges of a circuit; constants, which no mask can take away, have none.
 
     Of a circuit that suffices, those that do, without the signals that are attached to its heads.
     """
     n = circuit.parameters.found if isinstance(circuit.parameters, Sufficient) else len(circuit.edges)
-    return edge_list(edge_of(circuit, edge, asked.masked.wiring) for edge in circuit.edges[:n])
+    return edge_list(edge_of(circuit, edge, question.masked.wiring) for edge in circuit.edges[:n])
 
 
 def edge_list(joints: Iterable[tuple[int, int, int] | None]) -> EdgeList:
     """Edges without repetitions, in order."""
-    found = sorted({joint for joint in joints if joint is not None})
-    return np.array(found, dtype=np.int64) if found else no_edges()
+    distinct = sorted({joint for joint in joints if joint is not None})
+    return np.array(distinct, dtype=np.int64) if distinct else no_edges()
 
 
 def edge_of(circuit: Circuit, edge: Edge, wiring: Wiring) -> tuple[int, int, int] | None:
@@ -239,11 +243,13 @@ def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     return wiring.writer_number(Component.of(node)), node.dest
 
 
-def _shares(circuit: Circuit, asked: MaskedQuestion, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
-    values = asked.shares.values
-    places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
+def _shares(
+    circuit: Circuit, question: MaskedQuestion, joints: Sequence[tuple[int, int, int] | None]
+) -> dict[str, Any]:
+    values = question.shares.values
+    places = [place_of(node, question.masked.wiring) for node in circuit.nodes]
     return {
         "edge_shares": tuple(None if joint is None else float(values[joint]) for joint in joints),
         "node_shares": tuple(None if p is None else float(values[p[0], :, p[1]].sum()) for p in places),
-        "completeness": asked.shares.completeness,
+        "completeness": question.shares.completeness,
     }

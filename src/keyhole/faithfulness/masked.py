@@ -62,25 +62,25 @@ class Stream:
         """Heads of a layer that anybody reads; all, where they cannot be taken apart."""
         return self._heads if self._rows is None else self._rows.heads[layer]
 
-    def write(self, what: Float[Tensor, "some row pos d_model"] | None, n: int, some: Sequence[int] = (0,)) -> None:
+    def write(self, writes: Float[Tensor, "some row pos d_model"] | None, n: int, some: Sequence[int] = (0,)) -> None:
         """The next n writers, of which some write this; the others, which nobody reads, write their baseline."""
         start, self._next = self._next, self._next + n
         if self._baseline is not None:
             instead = self._baseline[start : self._next]
             self.constant = self.constant + instead.sum(0)
-            if what is not None:
-                what = what - (instead if len(what) == n else instead[list(some)])
-        if what is None:
+            if writes is not None:
+                writes = writes - (instead if len(writes) == n else instead[list(some)])
+        if writes is None:
             return
         if self._rows is not None:
             if self._rows.ground is not None:
-                self._total = self._total + what.sum(0)
-            self._rows.hand_on(start, what)
+                self._total = self._total + writes.sum(0)
+            self._rows.hand_on(start, writes)
         if self._joined is not None:
-            self._joined = torch.cat([self._joined, what])
+            self._joined = torch.cat([self._joined, writes])
         elif len(self._room):
-            place = slice(start, self._next) if len(what) == n else [start + one for one in some]
-            self._room[place] = what.detach()
+            place = slice(start, self._next) if len(writes) == n else [start + row for row in some]
+            self._room[place] = writes.detach()
 
     def at_mlp(self, reader: int, layer: int) -> Float[Tensor, "group place d_model"] | None:
         """What an MLP reads, wherever anybody reads what it writes; None: nowhere."""
@@ -89,20 +89,20 @@ class Stream:
             return self.at(range(reader, reader + 1))[0]
         return self.at(range(reader, reader + 1))[0][places][None] if len(places[0]) else None
 
-    def write_mlp(self, what: Float[Tensor, "group place d_model"] | None, layer: int) -> None:
+    def write_mlp(self, writes: Float[Tensor, "group place d_model"] | None, layer: int) -> None:
         """What it makes of that."""
         places = None if self._rows is None else self._rows.fed[layer]
-        if what is None or places is None:
-            self.write(None if what is None else what[None], 1)
+        if writes is None or places is None:
+            self.write(None if writes is None else writes[None], 1)
             return
         assert self._rows is not None
         start = self._next
         self.write(None, 1)
         if self._baseline is not None:
-            what = what - self._baseline[start].expand_as(self.words)[places]
-        self._rows.hand_on(start, what)
+            writes = writes - self._baseline[start].expand_as(self.words)[places]
+        self._rows.hand_on(start, writes)
         if len(self._room):
-            self._room[start][places] = what[0].detach()
+            self._room[start][places] = writes[0].detach()
 
     def at(self, readers: range, heads: Sequence[int] | None = None) -> Float[Tensor, "reader row pos d_model"]:
         """What some readers read now; `heads` picks some of a layer's."""
@@ -237,7 +237,7 @@ def masked(runs: Sequence["Run"], *, check: bool = True) -> Masked:
     with exact_matmul(), model._steady():
         mlps = mlps_of(model)
         words = torch.stack([run.layers[0].resid for run in runs])
-        made = Masked(
+        result = Masked(
             model=model,
             wiring=wiring_of(model, parallel=[mlp.parallel for mlp in mlps]),
             words=words.to(working_dtype(words.dtype)),
@@ -246,13 +246,13 @@ def masked(runs: Sequence["Run"], *, check: bool = True) -> Masked:
                 submodule(model.hf, model.family.final_norm), model.family.norm, model.family.norm_adds_one
             ),
         )
-        return replace(made, error=_error(made, runs)) if check else made
+        return replace(result, error=_error(result, runs)) if check else result
 
 
-def _error(made: Masked, runs: Sequence["Run"]) -> float:
+def _error(result: Masked, runs: Sequence["Run"]) -> float:
     """How far the pass with all edges is from the model's own logits; refused where rounding does not explain it."""
-    own = torch.stack([run.logits[-1] for run in runs])
-    ours = made.logits(torch.ones(made.wiring.joined.shape))
-    error = float(((ours - own.to(ours)).abs().amax(1) / own.to(ours).abs().amax(1)).max())
-    require_exact(error, own.dtype, "the logits of a pass edge by edge")
+    logits = torch.stack([run.logits[-1] for run in runs])
+    ours = result.logits(torch.ones(result.wiring.joined.shape))
+    error = float(((ours - logits.to(ours)).abs().amax(1) / logits.to(ours).abs().amax(1)).max())
+    require_exact(error, logits.dtype, "the logits of a pass edge by edge")
     return error

@@ -159,17 +159,17 @@ def words_of(run: "Run") -> Words:
     The first token is left out: without it heads lose their sink, whatever it says.
     """
     known, special = vocabulary_of(run.model), set(run.model.tokenizer.all_special_ids)
-    found: list[list[int]] = []
+    words: list[list[int]] = []
     for t, (token, text) in enumerate(zip(run.token_ids, run.tokens, strict=True)):
         form = form_of(text)
         if t == 0 or form not in known.every or token in special:
             continue
         goes_on = known.spaced and form == (False, "letters") and run.tokens[t - 1].strip().isalpha()
-        if goes_on and found and found[-1][-1] == t - 1:
-            found[-1].append(t)
+        if goes_on and words and words[-1][-1] == t - 1:
+            words[-1].append(t)
         else:
-            found.append([t])
-    return Words(run, tuple(map(tuple, found)))
+            words.append([t])
+    return Words(run, tuple(map(tuple, words)))
 
 
 def effects_of_words(

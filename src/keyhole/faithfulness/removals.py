@@ -243,22 +243,22 @@ def _portion(
     copies, owners = list[Edits](), list[tuple[int, int]]()  # whose copy it is, and which
     needed: dict[int, int] = {}
     for number in order[len(finished) :]:
-        made = removals[number].copies()
-        owners += [(number, k) for k in range(len(made))]
-        copies += made
-        needed[number] = len(made)
+        own_copies = removals[number].copies()
+        owners += [(number, k) for k in range(len(own_copies))]
+        copies += own_copies
+        needed[number] = len(own_copies)
         if len(copies) >= most:
             break
-    seen: dict[int, dict[int, Any]] = {number: {} for number in needed}
+    outcomes: dict[int, dict[int, Any]] = {number: {} for number in needed}
     groups = batches(run, copies)
     ready = time.monotonic()
     for group in groups:
         result = rerun(run, [copies[i] for i in group], all_logits=end != len(run) - 1)
         for place, i in enumerate(group):
             number, k = owners[i]
-            seen[number][k] = removals[number].see(k, result, place)
-            if len(seen[number]) == needed[number]:
-                finished[number] = removals[number].rows([seen[number][k] for k in range(needed[number])])
+            outcomes[number][k] = removals[number].see(k, result, place)
+            if len(outcomes[number]) == needed[number]:
+                finished[number] = removals[number].rows([outcomes[number][k] for k in range(needed[number])])
         if first:
             work = [_work(run, [copies[i] for i in members]) for members in groups]
             portion = ready - began + (time.monotonic() - ready) * sum(work) / work[0]

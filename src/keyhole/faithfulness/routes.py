@@ -177,11 +177,11 @@ class Ways:
     @cached_property
     def below(self) -> Mapping[int, list[tuple[Edge, float]]]:
         """What each node hands on: its edges, with their shares of it."""
-        found: dict[int, list[tuple[Edge, float]]] = {i: [] for i in range(len(self.circuit.nodes))}
+        steps: dict[int, list[tuple[Edge, float]]] = {i: [] for i in range(len(self.circuit.nodes))}
         for edge in self.circuit.edges:
             if edge.influence:
-                found[edge.receiver].append((edge, edge.influence / self.circuit.influence[edge.receiver]))
-        return found
+                steps[edge.receiver].append((edge, edge.influence / self.circuit.influence[edge.receiver]))
+        return steps
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
@@ -227,8 +227,8 @@ class Ways:
             _, _, route, arrived = heapq.heappop(waiting)
             if not arrived:
                 yield route
-            for found, masses in self._longer(route, arrived):
-                heapq.heappush(waiting, (-found.share, next(order), found, masses))
+            for longer, masses in self._longer(route, arrived):
+                heapq.heappush(waiting, (-longer.share, next(order), longer, masses))
 
     def _longer(self, route: Route, arrived: dict[int, float]) -> Iterator[tuple[Route, dict[int, float]]]:
         """How a beginning goes on: by one more move, with what arrives at its heads, or by its end."""

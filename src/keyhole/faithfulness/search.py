@@ -112,18 +112,18 @@ Wanted = list[EdgeList] | Among  # answers with each of some sets alone, or shar
 Steps = Generator[Wanted, Float[np.ndarray, "_set_or_edge"], Result]
 
 
-def search(asked: Search, progress: Progress | None = None) -> Found:
+def search(request: Search, progress: Progress | None = None) -> Found:
     """The smallest connected circuit that this search finds; refused where the gap is too small to share out."""
-    (found,) = search_together([asked], progress)
-    if isinstance(found, KeyholeError):
-        raise found
-    return found
+    (result,) = search_together([request], progress)
+    if isinstance(result, KeyholeError):
+        raise result
+    return result
 
 
 def search_together(searches: Sequence[Search], progress: Progress | None = None) -> list[Found | KeyholeError]:
     """Searches of prompts of one pass, step by step: what all of them want next is run at once."""
-    steps = {i: _steps(asked) for i, asked in enumerate(searches)}
-    found: dict[int, Found | KeyholeError] = {}
+    steps = {i: _steps(request) for i, request in enumerate(searches)}
+    results: dict[int, Found | KeyholeError] = {}
     answers: Mapping[int, Float[np.ndarray, "_set_or_edge"]] = {}
     rounds = 0
     while steps:
@@ -132,15 +132,15 @@ def search_together(searches: Sequence[Search], progress: Progress | None = None
             try:
                 wanted[i] = step.send(answers[i]) if i in answers else next(step)
             except StopIteration as end:
-                found[i] = end.value
+                results[i] = end.value
             except KeyholeError as error:
-                found[i] = error
-            if i in found:
+                results[i] = error
+            if i in results:
                 del steps[i]
         answers = _answered(searches, wanted)
         rounds += 1
         (progress or silent)(min(rounds, STEPS) if steps else STEPS, STEPS)
-    return [found[i] for i in range(len(searches))]
+    return [results[i] for i in range(len(searches))]
 
 
 def _answered(searches: Sequence[Search], wanted: Mapping[int, Wanted]) -> dict[int, Float[np.ndarray, "_set_or_edge"]]:
@@ -154,30 +154,30 @@ def _answered(searches: Sequence[Search], wanted: Mapping[int, Wanted]) -> dict[
         values = np.array([searches[i].metric.of(row) for (i, _), row in zip(tries, logits, strict=True)])
         numbers = np.array([i for i, _ in tries])
         answers |= {i: values[numbers == i] for i in wanted if (numbers == i).any()}
-    among = {i: one.edges for i, one in wanted.items() if isinstance(one, Among)}
+    among = {i: wish.edges for i, wish in wanted.items() if isinstance(wish, Among)}
     if among:
-        asked = [searches[i] for i in among]
-        metrics, prompts = [one.metric for one in asked], [one.prompt for one in asked]
-        answers |= zip(among, along(asked[0].masked, metrics, list(among.values()), prompts), strict=True)
+        requests = [searches[i] for i in among]
+        metrics, prompts = [wish.metric for wish in requests], [wish.prompt for wish in requests]
+        answers |= zip(among, along(requests[0].masked, metrics, list(among.values()), prompts), strict=True)
     return answers
 
 
-def _steps(asked: Search) -> Steps[Found]:
-    require_gap(asked.shares)
-    values = asked.shares.values
+def _steps(request: Search) -> Steps[Found]:
+    require_gap(request.shares)
+    values = request.shares.values
     edges = np.argwhere(values)  # those that do not exist, or that the answer does not see, have a share of exactly 0
     sizes = values[tuple(edges.T)]
     by_size = edges[np.argsort(-np.abs(sizes))]
-    orders = [by_size] if asked.both_signs else [edges[np.argsort(-sizes)], by_size]
-    best = yield from _shortest(asked, orders, lambda kept: kept >= asked.level)
-    if best is not None and not asked.inside(best.kept):  # few edges keep too much, and more of them may keep less
-        best = yield from _shortest(asked, orders, asked.inside)
-    if best is None or not asked.inside(best.kept):
+    orders = [by_size] if request.both_signs else [edges[np.argsort(-sizes)], by_size]
+    best = yield from _shortest(request, orders, lambda kept: kept >= request.level)
+    if best is not None and not request.inside(best.kept):  # few edges keep too much, and more of them may keep less
+        best = yield from _shortest(request, orders, request.inside)
+    if best is None or not request.inside(best.kept):
         raise KeyholeError(
-            f"no set of best edges keeps between {asked.level:.0%} and {asked.most:.0%} of the answer's gap to the "
+            f"no set of best edges keeps between {request.level:.0%} and {request.most:.0%} of the answer's gap to the "
             "baseline: take another baseline (other prompts like this one), or a lower level."
         )
-    return Found(best.edges, best.kept, values[tuple(best.edges.T)], asked.tried)
+    return Found(best.edges, best.kept, values[tuple(best.edges.T)], request.tried)
 
 
 def small_gap(gap: float) -> str:
@@ -201,18 +201,18 @@ def require_gap(shares: Shares) -> None:
         )
 
 
-def _shortest(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Steps[Tried | None]:
+def _shortest(request: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Steps[Tried | None]:
     """The best edges that keep enough, pruned as long as they can be; None: no set does."""
-    best = yield from _begun(asked, orders, enough)
+    best = yield from _begun(request, orders, enough)
     for _ in range(ROUNDS):
-        smaller = (yield from _pruned(asked, best)) if best is not None else None
+        smaller = (yield from _pruned(request, best)) if best is not None else None
         if smaller is None:
             return best
         best = smaller
     return best
 
 
-def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Steps[Tried | None]:
+def _begun(request: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Steps[Tried | None]:
     """The smallest set of best edges that keeps enough; if all that do keep too much, the smallest of these.
 
     Sizes are doubled until one of the orders keeps enough, and then counted more finely below, for all orders at once.
@@ -221,7 +221,7 @@ def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], 
     tried: list[Tried] = []
     for start in range(0, len(sizes), _AT_ONCE):
         some = sizes[start : start + _AT_ONCE]
-        rows = yield from asked.tried_sets([order[:n] for order in orders for n in some])
+        rows = yield from request.tried_sets([order[:n] for order in orders for n in some])
         tried += rows
         spans = []  # of each order that keeps enough: a size that does not, and the next, which does
         for i, order in enumerate(orders):
@@ -233,7 +233,7 @@ def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], 
             break
     while spans := [(order, low, high) for order, low, high in spans if high - low > max(1, high // 16)]:
         between = [_between(low, high) for _, low, high in spans]
-        rows = yield from asked.tried_sets(
+        rows = yield from request.tried_sets(
             [order[:n] for (order, _, _), some in zip(spans, between, strict=True) for n in some]
         )
         tried += rows
@@ -244,8 +244,8 @@ def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], 
             first = good.index(True) if any(good) else len(some)
             finer.append((order, [low, *some][first], [*some, high][first]))
         spans = finer
-    found = [row for row in tried if enough(row.kept)]
-    return min(found, key=lambda row: (not asked.inside(row.kept), len(row.edges)), default=None)
+    enough_rows = [row for row in tried if enough(row.kept)]
+    return min(enough_rows, key=lambda row: (not request.inside(row.kept), len(row.edges)), default=None)
 
 
 def _between(low: int, high: int) -> list[int]:
@@ -260,7 +260,7 @@ def _doubled(n: int) -> list[int]:
     return sizes
 
 
-def _pruned(asked: Search, best: Tried) -> Steps[Tried | None]:
+def _pruned(request: Search, best: Tried) -> Steps[Tried | None]:
     """A smaller part of these edges that still keeps enough, best first by their shares among themselves.
 
     Where that fails, and there are many left or they keep too much, best first by what taking each away costs; of very
@@ -270,31 +270,31 @@ def _pruned(asked: Search, best: Tried) -> Steps[Tried | None]:
     if not 1 < len(edges) <= MOST_PRUNED:
         return None
     within = yield Among(edges)
-    orders = [-np.abs(within)] if asked.both_signs else [-within, -np.abs(within)]
-    parts = yield from _parts(asked, [edges[np.argsort(order)] for order in orders])
-    smaller = _smallest(asked, best, parts)
-    if smaller is None and (len(edges) > MANY or not asked.inside(best.kept)):
+    orders = [-np.abs(within)] if request.both_signs else [-within, -np.abs(within)]
+    parts = yield from _parts(request, [edges[np.argsort(order)] for order in orders])
+    smaller = _smallest(request, best, parts)
+    if smaller is None and (len(edges) > MANY or not request.inside(best.kept)):
         group = np.arange(len(edges))
         if len(edges) > MOST_SINGLE:
             group = np.unique(edges[:, [0, 2]], axis=0, return_inverse=True)[1].ravel()
-        without = yield from asked.tried_sets([edges[group != i] for i in range(group.max() + 1)])
+        without = yield from request.tried_sets([edges[group != i] for i in range(group.max() + 1)])
         left = np.array([row.kept for row in without])[group]
-        parts = yield from _parts(asked, [edges[np.lexsort((-np.abs(within), left))]])
-        smaller = _smallest(asked, best, without + parts)
+        parts = yield from _parts(request, [edges[np.lexsort((-np.abs(within), left))]])
+        smaller = _smallest(request, best, without + parts)
     return smaller
 
 
-def _parts(asked: Search, orders: Sequence[EdgeList]) -> Steps[list[Tried]]:
+def _parts(request: Search, orders: Sequence[EdgeList]) -> Steps[list[Tried]]:
     """First parts of some orders, of all sizes."""
     sizes = sorted({max(1, round(part * len(orders[0]))) for part in PARTS} - {len(orders[0])})
-    return (yield from asked.tried_sets([order[:size] for order in orders for size in sizes]))
+    return (yield from request.tried_sets([order[:size] for order in orders for size in sizes]))
 
 
-def _smallest(asked: Search, best: Tried, rows: Sequence[Tried]) -> Tried | None:
+def _smallest(request: Search, best: Tried, rows: Sequence[Tried]) -> Tried | None:
     """The smallest of these that keeps enough and not too much; as long as there is none, the one nearest to it."""
     smaller = [row for row in rows if 0 < len(row.edges) < len(best.edges)]
-    inside = [row for row in smaller if asked.inside(row.kept)]
-    if inside or asked.inside(best.kept):
+    inside = [row for row in smaller if request.inside(row.kept)]
+    if inside or request.inside(best.kept):
         return min(inside, key=lambda row: len(row.edges), default=None)
-    nearer = [row for row in smaller if asked.most < row.kept < best.kept]
+    nearer = [row for row in smaller if request.most < row.kept < best.kept]
     return min(nearer, key=lambda row: row.kept, default=None)

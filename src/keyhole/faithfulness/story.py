@@ -243,15 +243,15 @@ def together(story: Story) -> str:
 
 def _names(story: Story, path: Path, names: Mapping[Edge, str]) -> list[str]:
     """Of every head that moves on a path, the name of its strongest named signal."""
-    circuit, found = story.circuit, []
-    for writer in (one for step in path.steps if step.kind == "move" for one in step.writers):
+    circuit, lines = story.circuit, []
+    for writer in (member for step in path.steps if step.kind == "move" for member in step.writers):
         node = Node.of(writer)
         into = [edge for edge in names if circuit.nodes[edge.receiver] == node]
         if writer.kind == "head" and into:
             best = max(into, key=lambda edge: edge.weight if edge.influence is None else edge.influence)
             who = node_label(circuit.nodes[best.sender], circuit.tokens)
-            found.append(f"{writer.layer}.{writer.head} attends by {best.side} of {who}: {names[best]}")
-    return found
+            lines.append(f"{writer.layer}.{writer.head} attends by {best.side} of {who}: {names[best]}")
+    return lines
 
 
 def step_label(step: Step, tokens: Sequence[str], *, long: bool = False) -> str:
@@ -259,28 +259,28 @@ def step_label(step: Step, tokens: Sequence[str], *, long: bool = False) -> str:
     dest = token_label(tokens, step.dest)
     if step.kind == "word":
         return dest
-    own = _named(step.writers, itself=step.kind == "stay")
+    names = _named(step.writers, itself=step.kind == "stay")
     if long and step.others:
-        own += f" with {_named(step.others, itself=step.kind == 'stay')}"
+        names += f" with {_named(step.others, itself=step.kind == 'stay')}"
     elif step.more:
-        own += f",+{step.more}"
+        names += f",+{step.more}"
     if step.kind == "stay":
-        return own
+        return names
     role = f", {step.role if step.tested else f'looks like {step.role}'}" if step.role else ""
     verb = f"{_VERBS[step.side]} " if step.side in _VERBS else ""
-    return f"{verb}{own} ({dest} <- {token_label(tokens, step.src)}{role})"
+    return f"{verb}{names} ({dest} <- {token_label(tokens, step.src)}{role})"
 
 
 def _named(writers: Sequence[Writer], *, itself: bool) -> str:
     """MLPs and heads by their numbers; heads that look at their own token are called so."""
-    mlps = [str(one.layer) for one in writers if one.kind == "mlp"]
-    heads = [f"{one.layer}.{one.head}" for one in writers if one.kind == "head"]
-    told = [_several("mlp", mlps), _several("head", heads) + " (at itself)" * (itself and bool(heads))]
-    return " and ".join(one for one in told if one)
+    mlps = [str(writer.layer) for writer in writers if writer.kind == "mlp"]
+    heads = [f"{writer.layer}.{writer.head}" for writer in writers if writer.kind == "head"]
+    groups = [_several("mlp", mlps), _several("head", heads) + " (at itself)" * (itself and bool(heads))]
+    return " and ".join(writer for writer in groups if writer)
 
 
-def _several(what: str, names: Sequence[str]) -> str:
-    return f"{what}{'s' * (len(names) > 1)} {','.join(names)}" if names else ""
+def _several(kind: str, names: Sequence[str]) -> str:
+    return f"{kind}{'s' * (len(names) > 1)} {','.join(names)}" if names else ""
 
 
 def numbers(step: Step) -> str:
@@ -293,15 +293,15 @@ def numbers(step: Step) -> str:
 def held_pieces(story: Story) -> list[str]:
     """What the told paths hold, and where the rest is, as far as it can be seen."""
     verb = "holds" if len(story.paths) == 1 else "hold"
-    told = [f"{count(len(story.paths), 'path')} from words {verb} {story.held:.0%} of its influence"]
-    told += [f"weaker ones {story.weaker:.0%}"] * _seen(story.weaker)
-    told += [f"constants {story.constants:.0%}"] * _seen(story.constants)
-    lost = sorted(((share, reason) for reason, share in story.unfollowed.items() if _seen(share)), reverse=True)
-    told += [f"not followed: {', '.join(f'{reason} {share:.0%}' for share, reason in lost)}"] * bool(lost)
-    return [f"{one};" for one in told[:-1]] + told[-1:]
+    pieces = [f"{count(len(story.paths), 'path')} from words {verb} {story.held:.0%} of its influence"]
+    pieces += [f"weaker ones {story.weaker:.0%}"] * _shown(story.weaker)
+    pieces += [f"constants {story.constants:.0%}"] * _shown(story.constants)
+    lost = sorted(((share, reason) for reason, share in story.unfollowed.items() if _shown(share)), reverse=True)
+    pieces += [f"not followed: {', '.join(f'{reason} {share:.0%}' for share, reason in lost)}"] * bool(lost)
+    return [f"{piece};" for piece in pieces[:-1]] + pieces[-1:]
 
 
-def _seen(share: float) -> bool:
+def _shown(share: float) -> bool:
     """Is it more than 0%, as shares are told?"""
     return share >= 0.005
 
@@ -333,13 +333,15 @@ def words_legend(story: Story, *, long: bool = False) -> str:
     steps = _steps(story)
     verbs = {_VERBS[step.side] for step in steps if step.side in _VERBS}
     stays = [writer for step in steps if step.kind == "stay" for writer in step.writers + step.others * long]
-    told = [f"{word}: {means}" for word, means in _WORDS.items() if word in verbs]
-    told += ["at itself: looking at its own token"] * any(writer.kind == "head" for writer in stays)
-    told += ["+n: so many more (--long names them)"] * (not long and any(step.more for step in steps))
-    told += ["pruned: too weak to follow (a smaller --eps follows more)"] * _seen(story.unfollowed.get("pruned", 0.0))
-    if _seen(story.unfollowed.get(FIRST, 0.0)):
-        told.append(f"{FIRST}: what is written there, mostly as a sink")
-    return f"Words: {'; '.join(told)}." if told else ""
+    pieces = [f"{word}: {means}" for word, means in _WORDS.items() if word in verbs]
+    pieces += ["at itself: looking at its own token"] * any(writer.kind == "head" for writer in stays)
+    pieces += ["+n: so many more (--long names them)"] * (not long and any(step.more for step in steps))
+    pieces += ["pruned: too weak to follow (a smaller --eps follows more)"] * _shown(
+        story.unfollowed.get("pruned", 0.0)
+    )
+    if _shown(story.unfollowed.get(FIRST, 0.0)):
+        pieces.append(f"{FIRST}: what is written there, mostly as a sink")
+    return f"Words: {'; '.join(pieces)}." if pieces else ""
 
 
 def _steps(story: Story) -> list[Step]:

@@ -73,7 +73,7 @@ def sufficient(
     that hold the answer back. See `Run.sufficient`.
     """
     progress, chosen = progress or silent, Chosen(level, both_signs, signals)
-    asked = ask(
+    request = ask(
         run,
         target,
         against=against,
@@ -82,7 +82,7 @@ def sufficient(
         end=end,
         progress=part_of(progress, 0.0, 0.1),
     )
-    (circuit,) = sufficient_together([asked], chosen, part_of(progress, 0.1, 1.0))
+    (circuit,) = sufficient_together([request], chosen, part_of(progress, 0.1, 1.0))
     if isinstance(circuit, KeyholeError):
         raise circuit
     return circuit
@@ -133,7 +133,7 @@ def ask(
 
 
 def sufficient_together(
-    asked: Sequence[SearchRequest], chosen: Chosen, progress: Progress | None = None
+    requests: Sequence[SearchRequest], chosen: Chosen, progress: Progress | None = None
 ) -> list[Circuit | KeyholeError]:
     """The circuits that suffice for prompts of one model, or why there is none; equally long ones share their passes.
 
@@ -141,17 +141,17 @@ def sufficient_together(
     """
     progress = progress or silent
     by_length = defaultdict[int, list[int]](list)
-    for i, one in enumerate(asked):
-        by_length[len(one.question.run)].append(i)
+    for i, request in enumerate(requests):
+        by_length[len(request.question.run)].append(i)
     circuits: dict[int, Circuit | KeyholeError] = {}
     for numbers in by_length.values():
-        start, middle, end = ((len(circuits) + part * len(numbers)) / len(asked) for part in (0.0, 0.7, 1.0))
-        results = searched([asked[i].question for i in numbers], chosen, part_of(progress, start, middle))
+        start, middle, end = ((len(circuits) + part * len(numbers)) / len(requests) for part in (0.0, 0.7, 1.0))
+        results = searched([requests[i].question for i in numbers], chosen, part_of(progress, start, middle))
         last = part_of(progress, middle, end)
-        for done, (i, (of_prompt, found)) in enumerate(zip(numbers, results, strict=True)):
+        for done, (i, (of_prompt, result)) in enumerate(zip(numbers, results, strict=True)):
             part = part_of(last, done / len(numbers), (done + 1) / len(numbers))
-            circuits[i] = _measured(asked[i], of_prompt, found, chosen, part)
-    return [circuits[i] for i in range(len(asked))]
+            circuits[i] = _measured(requests[i], of_prompt, result, chosen, part)
+    return [circuits[i] for i in range(len(requests))]
 
 
 def searched(
@@ -161,37 +161,37 @@ def searched(
     progress, whole = progress or silent, joined(questions)
     metrics = [question.metric for question in questions]
     all_shares = shares_together(whole, metrics, range(len(questions)), part_of(progress, 0.0, 0.3))
-    questions = [replace(one, precomputed=own) for one, own in zip(questions, all_shares, strict=True)]
+    questions = [replace(question, precomputed=shares) for question, shares in zip(questions, all_shares, strict=True)]
     searches = [
-        Search(whole, one.metric, one.shares, one.reach, chosen.level, chosen.both_signs, prompt=i)
-        for i, one in enumerate(questions)
+        Search(whole, question.metric, question.shares, question.reach, chosen.level, chosen.both_signs, prompt=i)
+        for i, question in enumerate(questions)
     ]
     return list(zip(questions, search_together(searches, part_of(progress, 0.3, 1.0)), strict=True))
 
 
 def _measured(
-    asked: SearchRequest, question: MaskedQuestion, found: Found | KeyholeError, chosen: Chosen, progress: Progress
+    request: SearchRequest, question: MaskedQuestion, result: Found | KeyholeError, chosen: Chosen, progress: Progress
 ) -> Circuit | KeyholeError:
     """The circuit of what was found, with effects and what it keeps of other prompts."""
-    if isinstance(found, KeyholeError):
-        return found
+    if isinstance(result, KeyholeError):
+        return result
     try:
-        circuit = circuit_of(question, found, asked.run, chosen)
+        circuit = circuit_of(question, result, request.run, chosen)
         measured = measure(circuit, question, progress=progress)
     except KeyholeError as error:
         return error
-    if asked.like is not None and measured.faithfulness is not None:
-        others = kept_on_others(found.edges, question.run, question.baseline, asked.like)
+    if request.like is not None and measured.faithfulness is not None:
+        others = kept_on_others(result.edges, question.run, question.baseline, request.like)
         measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
     return replace(circuit, measured=measured)
 
 
-def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) -> Circuit:
+def circuit_of(question: MaskedQuestion, result: Found, run: "Run", chosen: Chosen) -> Circuit:
     """The edges of a search as a circuit of `run`, with the signals of its heads attached."""
-    joints = list(_joints(asked, found))
+    joints = list(_joints(question, result))
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
     firings = _explained(run, heads)
-    metric = asked.metric
+    metric = question.metric
     answer: AnswerMetric = "linear" if metric.against else "prob"
     settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, metric=answer)
     signals = [
@@ -225,7 +225,7 @@ def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) 
             **{**settings.shared(), **answer_facts(run, settings)},
             level=chosen.level,
             both_signs=chosen.both_signs,
-            baseline=asked.baseline.name,
+            baseline=question.baseline.name,
             signals=chosen.signals,
             found=found_edges,
         ),
@@ -270,15 +270,15 @@ def _explained(run: "Run", heads: Sequence[Node]) -> dict[Node, Firing]:
     return firings
 
 
-def _joints(asked: MaskedQuestion, found: Found) -> Iterator[tuple[Node, Node, EdgeSide, float]]:
+def _joints(question: MaskedQuestion, result: Found) -> Iterator[tuple[Node, Node, EdgeSide, float]]:
     """Edges between nodes, with their parts of the gap.
 
     A head is a node for each token that it takes something from, so an edge out of it, or into its query, becomes one
     for each of these; its part is divided among them by attention, as is that of a key or value between tokens.
     """
-    wiring = asked.masked.wiring
-    sources = _sources(asked, found)
-    for (writer, reader, token), share in zip(found.edges.tolist(), found.shares.tolist(), strict=True):
+    wiring = question.masked.wiring
+    sources = _sources(question, result)
+    for (writer, reader, token), share in zip(result.edges.tolist(), result.shares.tolist(), strict=True):
         who, into = wiring.writers[writer], wiring.readers[reader]
         if who.kind == "head":
             begins = {Node("head", who.layer, who.head, token, s): A for s, A in sources[writer, token].items()}
@@ -289,21 +289,21 @@ def _joints(asked: MaskedQuestion, found: Found) -> Iterator[tuple[Node, Node, E
         elif into.head is None:
             ends = {Node("mlp", into.layer, None, token, token): 1.0}
         else:
-            head = int(asked.reach.component[reader])
+            head = int(question.reach.component[reader])
             places = [(d, s, A) for (h, d), ss in sources.items() if h == head for s, A in ss.items()]
             at = 0 if into.side == "dest" else 1
             ends = {Node("head", into.layer, into.head, d, s): A for d, s, A in places if (d, s)[at] == token}
-        total = sum(begins.values()) * sum(ends.values()) * asked.shares.gap
+        total = sum(begins.values()) * sum(ends.values()) * question.shares.gap
         for begin, first in begins.items():
             for end, second in ends.items():
                 yield begin, end, into.side, share * first * second / total
 
 
-def _sources(asked: MaskedQuestion, found: Found) -> dict[tuple[int, int], dict[int, float]]:
+def _sources(question: MaskedQuestion, result: Found) -> dict[tuple[int, int], dict[int, float]]:
     """For each head that is kept at a token: which tokens it takes something from there, with its attention to them."""
-    wiring, run, reach = asked.masked.wiring, asked.run, asked.reach
-    kept = {(w, t) for w, _, t in found.edges.tolist() if wiring.writers[w].kind == "head"}
-    read = {(int(reach.component[r]), t) for _, r, t in found.edges.tolist() if reach.moves[r]}
+    wiring, run, reach = question.masked.wiring, question.run, question.reach
+    kept = {(w, t) for w, _, t in result.edges.tolist() if wiring.writers[w].kind == "head"}
+    read = {(int(reach.component[r]), t) for _, r, t in result.edges.tolist() if reach.moves[r]}
     sources = {}
     for writer, dest in sorted(kept):
         who = wiring.writers[writer]

@@ -116,7 +116,7 @@ _Label = tuple[Traced, SideName, int | None]
 
 def _some_cuts(circuit: Circuit, edges: Sequence[int]) -> Iterator[tuple[_Label, Cut]]:
     """Single signals."""
-    traced = {one.node: one for one in circuit.firings}
+    traced = {firing.node: firing for firing in circuit.firings}
     for number in edges:
         if not 0 <= number < len(circuit.edges):
             raise KeyholeError(f"there is no edge {number}: the circuit has edges 0 to {len(circuit.edges) - 1}.")

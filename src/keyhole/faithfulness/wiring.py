@@ -91,18 +91,18 @@ class Wiring:
 def wiring_of(model: "Model", *, parallel: Sequence[bool]) -> Wiring:
     """All edges of a model; `parallel` says of each layer whether its MLP reads what its attention reads."""
     writers, readers = [Component("embedding", 0, None)], list[Reader]()
-    seen = list[int]()  # writers before each reader
+    below_reader = list[int]()  # writers before each reader
     for layer, beside in enumerate(parallel):
         below, heads = len(writers), range(model.dims.heads)
         sides: tuple[EdgeSide, ...] = ("dest", "src", "value")
         readers += [Reader(side, layer, head) for side in sides for head in heads]
         writers += [Component("head", layer, head) for head in heads]
         readers.append(Reader("mlp", layer))
-        seen += [below] * (len(sides) * len(heads)) + [below if beside else len(writers)]
+        below_reader += [below] * (len(sides) * len(heads)) + [below if beside else len(writers)]
         writers.append(Component("mlp", layer, None))
     readers.append(Reader("target"))
-    seen.append(len(writers))
-    joined = np.arange(len(writers))[:, None] < np.array(seen)[None]
+    below_reader.append(len(writers))
+    joined = np.arange(len(writers))[:, None] < np.array(below_reader)[None]
     return Wiring(tuple(writers), tuple(readers), joined)
 
 
@@ -170,9 +170,9 @@ class Reach:
 
 def _numbered(values: Int[np.ndarray, "edge"], most: int) -> tuple[Int[np.ndarray, "value"], Int[np.ndarray, "edge"]]:
     """Which values there are, and which of these each one is; as np.unique, without sorting."""
-    there = np.zeros(most, dtype=bool)
-    there[values] = True
-    return np.flatnonzero(there), (there.cumsum() - 1)[values]
+    present = np.zeros(most, dtype=bool)
+    present[values] = True
+    return np.flatnonzero(present), (present.cumsum() - 1)[values]
 
 
 def reach_of(run: "Run", wiring: Wiring) -> Reach:

@@ -56,13 +56,13 @@ def measured(
     story = replace(story, paths=tuple(_tested(path, run) for path in story.paths))
     try:
         stand_in = baseline(run, like=like, counterfactual=counterfactual, progress=part_of(progress, 0.4, 0.7))
-        asked = question(run, metric, stand_in)
+        posed = question(run, metric, stand_in)
     except KeyholeError as error:
         if like is not None or counterfactual is not None:
             raise
         return replace(story, note=f"effects of steps and paths were not measured: {error}")
-    story = _with_paths(story, asked, part_of(progress, 0.7, 1.0))
-    return story if exchanged else _with_words_at(story, asked)
+    story = _with_paths(story, posed, part_of(progress, 0.7, 1.0))
+    return story if exchanged else _with_words_at(story, posed)
 
 
 def _influences(story: Story) -> Mapping[int, float]:
@@ -101,34 +101,34 @@ def _text(run: "Run", tokens: tuple[int, ...]) -> str:
     return "".join(run.tokens[token] for token in tokens)
 
 
-def _with_words_at(story: Story, asked: MaskedQuestion) -> Story:
+def _with_words_at(story: Story, question: MaskedQuestion) -> Story:
     """Effects of words at the baseline of the rest: of its embedding, at each token."""
-    influences, places = _influences(story), range(1, len(asked.run))
-    answers = asked.answers([all_but(out_of(asked.masked.wiring, 0, token)) for token in places])
-    lost = (asked.ends[0] - answers).tolist()
+    influences, places = _influences(story), range(1, len(question.run))
+    answers = question.answers([all_but(out_of(question.masked.wiring, 0, token)) for token in places])
+    lost = (question.ends[0] - answers).tolist()
     words = [
-        Word((token,), effect, influences.get(token, 0.0), minor=is_minor(asked.run.tokens[token]))
+        Word((token,), effect, influences.get(token, 0.0), minor=is_minor(question.run.tokens[token]))
         for token, effect in zip(places, lost, strict=True)
     ]
-    by = f"its embedding at {asked.baseline}"
+    by = f"its embedding at {question.baseline}"
     return replace(story, words=_ranked(words), words_by=by)
 
 
-def _with_paths(story: Story, asked: MaskedQuestion, progress: Progress) -> Story:
+def _with_paths(story: Story, question: MaskedQuestion, progress: Progress) -> Story:
     """Effects of steps and paths at the baseline, and what the paths keep together."""
-    everything, nothing = asked.ends
+    everything, nothing = question.ends
     steps = list({step.writers: None for path in story.paths for step in path.steps})
-    edges = [_edges_of(path, story, asked) for path in story.paths]
+    edges = [_edges_of(path, story, question) for path in story.paths]
     together = edge_list(map(tuple, np.concatenate([no_edges(), *edges]).tolist()))  # type: ignore[arg-type]
-    masks = [all_but(_silenced(writers, asked)) for writers in steps]
+    masks = [all_but(_silenced(writers, question)) for writers in steps]
     masks += [*map(all_but, edges), only(together), all_but(together)]
-    answers = asked.answers(masks, progress)
+    answers = question.answers(masks, progress)
     effects = dict(zip(steps, (everything - answers).tolist(), strict=False))
     paths = []
     for path, answer in zip(story.paths, answers[len(steps) :], strict=False):
-        told = tuple(replace(step, effect=effects[step.writers]) for step in path.steps)
-        paths.append(replace(path, steps=told, effect=float(everything - answer)))
-    story = replace(story, paths=_ordered(paths, story.least), baseline=asked.baseline.name, nothing=nothing)
+        steps_with = tuple(replace(step, effect=effects[step.writers]) for step in path.steps)
+        paths.append(replace(path, steps=steps_with, effect=float(everything - answer)))
+    story = replace(story, paths=_ordered(paths, story.least), baseline=question.baseline.name, nothing=nothing)
     gap = everything - nothing
     if gap < LEAST_GAP:
         small = (
@@ -137,7 +137,7 @@ def _with_paths(story: Story, asked: MaskedQuestion, progress: Progress) -> Stor
         )
         return replace(story, note=small)
     kept, cut = ((float(answer) - nothing) / gap for answer in answers[-2:])
-    return replace(story, kept=kept, cut=cut, note=asked.baseline.note)
+    return replace(story, kept=kept, cut=cut, note=question.baseline.note)
 
 
 def _ordered(paths: list[Path], least: float) -> tuple[Path, ...]:
@@ -145,14 +145,14 @@ def _ordered(paths: list[Path], least: float) -> tuple[Path, ...]:
     return tuple(sorted(paths, key=lambda path: (-verdict(path.effect, least), -path.share)))
 
 
-def _edges_of(path: Path, story: Story, asked: MaskedQuestion) -> EdgeList:
-    return edge_list(edge_of(story.circuit, edge, asked.masked.wiring) for edge in path.edges)
+def _edges_of(path: Path, story: Story, question: MaskedQuestion) -> EdgeList:
+    return edge_list(edge_of(story.circuit, edge, question.masked.wiring) for edge in path.edges)
 
 
-def _silenced(writers: tuple[Writer, ...], asked: MaskedQuestion) -> EdgeList:
+def _silenced(writers: tuple[Writer, ...], question: MaskedQuestion) -> EdgeList:
     """All edges out of some writers; constants have none."""
-    places = {place_of(Node.of(writer), asked.masked.wiring) for writer in writers} - {None}
-    lists = [out_of(asked.masked.wiring, *place) for place in sorted(places)]  # type: ignore[misc, type-var]
+    places = {place_of(Node.of(writer), question.masked.wiring) for writer in writers} - {None}
+    lists = [out_of(question.masked.wiring, *place) for place in sorted(places)]  # type: ignore[misc, type-var]
     return np.concatenate([no_edges(), *lists])
 
 

@@ -1,6 +1,6 @@
 """Which directions of a sparse autoencoder are nearest to a signal, compared with random ones?
 
-Which directions has a sparse autoencoder? The rows of its decoder, out of a file whose names tell its layout.
+The directions are the rows of its decoder, read from a file whose tensor names show its layout.
 
 SAELens and EleutherAI's sparsify keep `W_dec` [features, d_model], Gemma Scope the same in numpy's .npz (its second
 edition `w_dec`, in safetensors), others `decoder.weight` as torch keeps it, [d_model, features]. Where both sides are
@@ -34,7 +34,7 @@ COLUMNS = ("decoder.weight", "W_d", "dec.weight")  # a feature per column
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """Directions of unit length, and where they are from."""
+    """Directions of unit length, and the file that they were read from."""
 
     name: str
     tensor: str  # its name in the file
@@ -50,7 +50,7 @@ class Dictionary:
 
 
 def read_dictionary(path: str | Path, d_model: int) -> Dictionary:
-    """The decoder of an autoencoder of `d_model` dimensions; what has none is refused with what was found."""
+    """Read the decoder of an autoencoder of `d_model` dimensions from a .safetensors or .npz file."""
     path = Path(path)
     if path.suffix.lower() not in (".safetensors", ".npz"):
         raise KeyholeError(
@@ -60,7 +60,7 @@ def read_dictionary(path: str | Path, d_model: int) -> Dictionary:
         name, held, turned = (_from_arrays if path.suffix.lower() == ".npz" else _from_tensors)(path, d_model)
     except KeyholeError:
         raise
-    except Exception as error:  # of damaged bytes numpy and zipfile raise everything from KeyError to MemoryError
+    except Exception as error:  # for damaged files, numpy and zipfile raise anything from KeyError to MemoryError
         raise KeyholeError(f"cannot read {path}: {shortened(str(error) or type(error).__name__)}.") from error
     rows = held.to(torch.float32)
     return dictionary_of(rows.T if turned else rows, name=path.name, tensor=name)
@@ -75,7 +75,7 @@ def _from_tensors(path: Path, d_model: int) -> tuple[str, Tensor, bool]:
 
 
 def _from_arrays(path: Path, d_model: int) -> tuple[str, Tensor, bool]:
-    """The same out of a file of numpy's."""
+    """The same for a file of numpy."""
     with np.load(path, allow_pickle=False) as file:
         shapes = {name: file[name].shape for name in file.files}  # one at a time in memory
         name, turned = _decoder(shapes, d_model, path.name)
@@ -83,7 +83,7 @@ def _from_arrays(path: Path, d_model: int) -> tuple[str, Tensor, bool]:
 
 
 def dictionary_of(rows: Float[Tensor, "feature d_model"], *, name: str = "directions", tensor: str = "") -> Dictionary:
-    """Directions in hand, a row each, of any length."""
+    """A dictionary of directions in memory, a row each, of any length."""
     if not bool(torch.isfinite(rows).all()):
         raise KeyholeError(f"{name} has directions that are not finite.")
     lengths = rows.norm(dim=1, keepdim=True)
@@ -93,55 +93,54 @@ def dictionary_of(rows: Float[Tensor, "feature d_model"], *, name: str = "direct
 def _decoder(shapes: dict[str, tuple[int, ...]], d_model: int, file: str) -> tuple[str, bool]:
     """The decoder's name, and whether features are its columns."""
     known = {
-        name: own for name, shape in shapes.items() if (own := _known(name)) and len(shape) == 2 and d_model in shape
+        name: stem for name, shape in shapes.items() if (stem := _known(name)) and len(shape) == 2 and d_model in shape
     }
     if len(known) > 1:
         raise KeyholeError(
             f"{file} has several decoders ({', '.join(sorted(known)[:8])}): save the one that you mean in a file of "
             "its own, or give its rows to dictionary_of."
         )
-    for name, own in known.items():
+    for name, stem in known.items():
         as_rows, as_columns = shapes[name][1] == d_model, shapes[name][0] == d_model
-        return name, not as_rows if as_rows != as_columns else own in COLUMNS
-    found = ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes.items())[:8]) or "nothing"
+        return name, not as_rows if as_rows != as_columns else stem in COLUMNS
+    listed = ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes.items())[:8]) or "nothing"
     raise KeyholeError(
-        f"{file} has no decoder of {d_model} dimensions. It has {found}; a decoder is called W_dec (a feature per row) "
-        "or decoder.weight (a feature per column)."
+        f"{file} has no decoder of {d_model} dimensions. It has {listed}; a decoder is called W_dec (a feature per "
+        "row) or decoder.weight (a feature per column)."
     )
 
 
 def _known(name: str) -> str | None:
-    """What a tensor is called by those who keep decoders, without the modules that it is in; None: it is no decoder.
+    """The name of a decoder's tensor without the modules that it is in; None if it is no decoder.
 
     >>> _known("layers.3.mlp.W_dec"), _known("model.decoder.weight"), _known("decoder.bias")
     ('W_dec', 'decoder.weight', None)
     """
     parts = name.split(".")
-    return next((own for own in (".".join(parts[-2:]), parts[-1]) if own in (*ROWS, *COLUMNS)), None)
+    return next((stem for stem in (".".join(parts[-2:]), parts[-1]) if stem in (*ROWS, *COLUMNS)), None)
 
 
-# Which features of a dictionary is a signal made of? The nearest directions, and how much of it they span together.
+# The features of a dictionary that make up a signal: the nearest directions, and how much of it they span together.
 #
-# A cosine in many dimensions is small by chance, and the largest of many is not: beside it stands the largest that as
-# many random directions reach, and beside the span of the best ones that of the best random ones. Directions are
-# chosen one after the other (orthogonal matching pursuit), each by what the ones before leave over; signs are as they
-# come.
+# A cosine in many dimensions is small by chance, but the largest of many is not: it is compared with the largest of as
+# many random directions, and the span of the best directions with that of the best random ones. Directions are chosen
+# one by one (orthogonal matching pursuit), each by the residual of those before it; signs are not changed.
 
 DRAWS = 5  # of random dictionaries
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A direction of the dictionary beside a vector."""
+    """A direction of the dictionary, compared with a vector."""
 
     index: int
     cosine: float  # with the vector itself; below 0: the vector points away from it
-    share: float  # of the vector's squared length that this and all features before span together
+    share: float  # of the vector's squared length that this and all features before it span together
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The features that a vector is made of, best first, and what random directions reach."""
+    """The features nearest to a vector, best first, and what random directions reach."""
 
     dictionary: str
     features: tuple[Feature, ...]
@@ -152,12 +151,12 @@ class Nearest:
 
     @property
     def share(self) -> float:
-        """What all features here span together."""
+        """The share that all these features span together."""
         return self.features[-1].share if self.features else 0.0
 
     @property
     def verdict(self) -> str:
-        """Is that more than chance? Of one vector it cannot be said how sure that is."""
+        """The comparison with chance, in words; a single vector gives no significance."""
         best = abs(self.features[0].cosine) if self.features else 0.0
         if best <= self.random_cosine:
             return "no feature is nearer than the nearest of as many random directions"
@@ -165,13 +164,16 @@ class Nearest:
 
     def __str__(self) -> str:
         lines = [f"{self.dictionary}, {self.size:,} features: {self.verdict}"]
-        lines += [f"  {one.index:>7}  cosine {one.cosine:+.3f}  together {one.share:.1%}" for one in self.features]
+        lines += [
+            f"  {feature.index:>7}  cosine {feature.cosine:+.3f}  together {feature.share:.1%}"
+            for feature in self.features
+        ]
         best = f"cosine {self.random_cosine:.3f}, together {self.random_share:.1%}"
         return "\n".join([*lines, f"   random  {best} (mean of {DRAWS} dictionaries)"])
 
 
 def nearest_features(vector: Float[Tensor, "d_model"], decoder: Dictionary, *, top: int = 10, seed: int = 0) -> Nearest:
-    """The `top` features of a dictionary that a vector is made of, e.g. `firing.vector(signal)`."""
+    """The `top` features of a dictionary that are nearest to a vector, e.g. `firing.vector(signal)`."""
     if vector.shape[0] != decoder.directions.shape[1]:
         raise KeyholeError(
             f"the vector has {vector.shape[0]} dimensions, and {decoder.name} has {decoder.directions.shape[1]}: it is "
@@ -191,13 +193,13 @@ def nearest_features(vector: Float[Tensor, "d_model"], decoder: Dictionary, *, t
     generator = torch.Generator().manual_seed(seed)
     random = [_random(x, len(decoder) - decoder.dead, top, generator) for _ in range(DRAWS)]
     cosines = (decoder.directions[chosen].double() @ x).tolist()
-    found = tuple(Feature(*one) for one in zip(chosen, cosines, shares, strict=True))
+    features = tuple(Feature(*values) for values in zip(chosen, cosines, shares, strict=True))
     chance = [mean(values) for values in zip(*random, strict=True)]
-    return Nearest(decoder.name, found, chance[0], chance[1], len(decoder), length)
+    return Nearest(decoder.name, features, chance[0], chance[1], len(decoder), length)
 
 
 def _pursuit(x: Tensor, directions: Tensor, top: int) -> tuple[list[int], list[float]]:
-    """Orthogonal matching pursuit: the next is the one that what is left over points along most."""
+    """Orthogonal matching pursuit: the next direction is the one closest to the residual."""
     chosen, shares, left = list[int](), list[float](), x
     dead = (directions == 0).all(1)  # features without a direction
     for _ in range(top):
@@ -211,7 +213,7 @@ def _pursuit(x: Tensor, directions: Tensor, top: int) -> tuple[list[int], list[f
 
 
 def _span(rows: Tensor) -> Tensor:
-    """A basis of what some directions span, as columns; those that say the same again add nothing to it."""
+    """An orthonormal basis of the span of some directions, as columns; repeated directions add nothing."""
     _, lengths, basis = torch.linalg.svd(rows, full_matrices=False)
     kept: Tensor = basis[lengths > 1e-6 * lengths[0]]  # directions are float32
     return kept.T
@@ -225,7 +227,7 @@ def _random(x: Tensor, size: int, top: int, generator: torch.Generator) -> tuple
     return abs(float(drawn[chosen[0]].double() @ x)), shares[-1]
 
 
-# Which vector is a circuit's signal? What its writer put into the channels, where a dictionary's directions are.
+# The vector of a circuit's signal: what its writer put into the channels, in the space of a dictionary's directions.
 #
 # `raw` vectors are parts of the residual stream as it was written, which is what autoencoders are trained on;
 # `rotated` ones are what the head compares.
@@ -237,19 +239,19 @@ def edge_vector(
     """The signal of an edge, by its number; a circuit from a file needs the `model` that made it."""
     if not 0 <= edge < len(circuit.edges):
         raise KeyholeError(f"there is no edge {edge}: this circuit has edges 0 to {len(circuit.edges) - 1}.")
-    own = circuit.edges[edge]
-    into, weight = circuit.nodes[own.receiver], circuit.attention[own.receiver]
-    if own.side not in ("dest", "src"):
+    signal_edge = circuit.edges[edge]
+    into, weight = circuit.nodes[signal_edge.receiver], circuit.attention[signal_edge.receiver]
+    if signal_edge.side not in ("dest", "src"):
         raise KeyholeError(f"edge {edge} ends at an answer, an MLP or a value: it is no signal, and has no channels.")
     assert into.layer is not None and into.head is not None and weight is not None
     run = fresh_run(circuit, model)
     firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), run)
-    signal = circuit.signal(own)
+    signal = circuit.signal(signal_edge)
     return signal_vector(firing, signal, flavour=flavour)
 
 
 def signal_numbers(circuit: Circuit) -> list[int]:
-    """The edges that have a vector, strongest first; constants of a head itself are written nowhere."""
-    found = [i for i, edge in enumerate(circuit.edges) if edge.side in ("dest", "src")]
-    written = [i for i in found if circuit.nodes[circuit.edges[i].sender].kind != "offset"]
+    """Indices of the edges that have a vector, strongest first; a head's own constants have none."""
+    signals = [i for i, edge in enumerate(circuit.edges) if edge.side in ("dest", "src")]
+    written = [i for i in signals if circuit.nodes[circuit.edges[i].sender].kind != "offset"]
     return sorted(written, key=lambda i: -circuit.edges[i].weight)

@@ -1,4 +1,4 @@
-"""What of a circuit can be taken away? Sides, edges and paths of signals; and the causes of an MLP's write."""
+"""What can be removed from a circuit? Sides, edges and paths of signals; and the causes of an MLP's write."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
 
 
 def side_signals(circuit: Circuit, traced: Traced, side: SideName) -> list[Signal]:
-    """Whatever was removed on one side of a firing, a signal for each writer."""
+    """Everything that was removed on one side of a firing, as one signal for each writer."""
     if not isinstance(circuit.parameters, Accpp):
         edges = [edge for edge in circuit.edges if (edge.receiver, edge.side) == (traced.node, side)]
         return [circuit.signal(edge) for edge in distinct_edges(circuit, edges)]
@@ -71,10 +71,10 @@ def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
     """The signals along a path of nodes, one after the other."""
     cuts = []
     for source, target in pairwise(path):
-        found = [e for e in circuit.edges if (e.sender, e.receiver) == (source, target) and e.side in ("dest", "src")]
-        if not found:
+        edges = [e for e in circuit.edges if (e.sender, e.receiver) == (source, target) and e.side in ("dest", "src")]
+        if not edges:
             raise KeyholeError(f"nodes {source} and {target} are not joined by a signal.")
-        cuts += [edge_cut(circuit, edge) for edge in found]
+        cuts += [edge_cut(circuit, edge) for edge in edges]
     return cuts
 
 
@@ -111,17 +111,17 @@ def fresh_run(circuit: Circuit, model: "Model | None") -> "Run":
     return circuit.run
 
 
-# Do the causes of an MLP's write hold? Taken from what it reads, in the model's own forward pass, beside controls.
+# Do the causes of an MLP's write hold? They are removed from its input in the model's own forward pass, with controls.
 #
-# The MLP is called with its normed input less gain * centre(causes) / n_t: the norm's scale is that of the run, as in
-# the explanation, and a router sees the input as it was. An offset that is a cause is taken from what the MLP writes.
-# Everything downstream is free, so that the answer tells what this one removal is worth. Controls take away as many
-# other writers of the nearest norms at the same place.
+# The MLP is called with its normed input minus gain * centre(causes) / n_t: the norm's scale is that of the run, as in
+# the explanation, and a router reads the unchanged input. An offset that is a cause is subtracted from what the MLP
+# writes. Everything downstream is recomputed, so the answer shows the effect of this removal alone. Controls remove as
+# many other writers of the nearest norms at the same place.
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What is said of an MLP's write: who caused it, and what is left without them."""
+    """What an explanation claims of an MLP's write: who caused it, and what is left without them."""
 
     place: Places  # one spot, with the frozen scales
     direction: Float[Tensor, "d_model"]
@@ -141,7 +141,7 @@ class Claim:
     @cached_property
     def value(self) -> float:
         """What is written along the direction."""
-        return float(self.place.own[0] @ self.direction.to(self.place.x))
+        return float(self.place.computed[0] @ self.direction.to(self.place.x))
 
     @cached_property
     def constant(self) -> Float[Tensor, "d_model"]:
@@ -181,7 +181,7 @@ class Claim:
 
 
 def claim_of(write: "MlpWrite") -> Claim:
-    """What an explanation says."""
+    """The claim of an explanation."""
     written = tuple(cause.writer for cause in write.causes if cause.writer is not None)
     return Claim(write.places, write.direction, written, len(written) < len(write.causes))
 
@@ -212,7 +212,23 @@ def left_tolerance(predicted: float, dtype: torch.dtype) -> float:
 
 
 def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> CausesRemoved:
-    """Take an MLP's causes from what it reads, beside controls."""
+    """Remove an MLP's causes from what it reads, and as many other writers as a control.
+
+    Args:
+        write: What `run.explain_mlp` returned.
+        metric: What the answer is measured by.
+        draws: How many control sets, each of writers with nearly the causes' norms.
+
+    Returns:
+        What is left of the write, as predicted and as measured, and what the answer loses; the same of the controls.
+
+    >>> import keyhole
+    >>> from keyhole.intervene import Metric, remove_causes
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> write = run.explain_mlp(3, -1, run.toward("Mary"))
+    >>> remove_causes(write, Metric(len(run) - 1)).agrees
+    True
+    """
     claim, run = claim_of(write), write.run
     with exact_matmul():
         result = rerun(run, claim.removals(draws))
@@ -235,8 +251,8 @@ def _controls(claim: Claim, draws: int) -> list[list[Writer]]:
     place, chosen = claim.place, claim.causes
     (spot,), writes = place.spots, place.stream
     norms = norms_at(writes, spot, layer=place.layer, attended=not place.weights.parallel)
-    own = writes.written([spot[0]] * len(chosen), chosen).norm(dim=1).tolist() if chosen else []
-    near = [_nearest_writers(norms, size, set(chosen), draws) for size in own]
+    sizes = writes.written([spot[0]] * len(chosen), chosen).norm(dim=1).tolist() if chosen else []
+    near = [_nearest_writers(norms, size, set(chosen), draws) for size in sizes]
     sets: dict[frozenset[Writer], list[Writer]] = {}
     for draw in range(draws):
         taken: list[Writer] = []
@@ -251,5 +267,5 @@ def _nearest_writers(norms: Parts, norm: float, chosen: set[Writer], draws: int)
     """Writers that wrote about as much, the nearest first, and that wrote at all; enough for all sets of controls."""
     values = norms.values[0]
     order = (values - norm).abs().argsort()[: 2 * len(chosen) + draws]
-    found = [norms.writer(0, i) for i in order.tolist() if values[i] > 0]
-    return [writer for writer in found if writer not in chosen and writer.src <= writer.dest]
+    near = [norms.writer(0, i) for i in order.tolist() if values[i] > 0]
+    return [writer for writer in near if writer not in chosen and writer.src <= writer.dest]

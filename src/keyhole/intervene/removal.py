@@ -1,6 +1,4 @@
-"""What does a head lose when a signal goes, and does that do what was predicted?
-
-What does a head lose when a signal is removed? Its change of query or key, in head space, RoPE included.
+"""What does a head lose when a signal is removed? Its change of query or key, in head space, RoPE included.
 
 Removing what writer c puts into channels S changes the rotated query by  part G_d[:, S] G_s[S]  and the rotated key by
 G_d[:, S] G_s[S] part, with `part` the writer's share of the rotated query or key. Scores change by exactly the rows
@@ -155,9 +153,9 @@ def predicted(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"], factor
 # Does removing these signals do what was predicted? One cut or many, in the model's own forward pass.
 #
 # `exact`   edits exactly the traced row of that head's scores
-# `local`   edits that head's query (dest) or its keys (src), RoPE included; other heads, GQA siblings too, keep
-# theirs
-# `global`  edits what the writers add to the residual stream, so everything downstream feels it
+# `local`   edits that head's query (dest) or its keys (src), RoPE included; those of other heads stay, also of heads
+#           that share its KV head
+# `global`  edits what the writers add to the residual stream, so that everything downstream changes
 
 CutMode = Literal["exact", "local", "global"]
 Mode = Literal["exact", "local", "chain", "global"]  # chain: of MLPs alone, see `keyhole.faithfulness.chains`
@@ -166,10 +164,10 @@ AGREES = 1e-4  # how close prediction and measurement must be
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one cut (or a set of cuts made together) did."""
+    """What one cut, or a set of cuts at once, did."""
 
-    cuts: tuple[Cut, ...]  # made together
-    mode: Mode  # where they were made
+    cuts: tuple[Cut, ...]  # all at once
+    mode: Mode  # where they apply
     factor: float  # -1 removes, +1 doubles
     before: float  # attention weight of the first cut's firing
     after: float  # the same weight, measured
@@ -215,10 +213,7 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A prompt that ran, and what its answer is measured by: which tokens, and what they are held against.
-
-    What else is needed to ask it stands in records that extend this one.
-    """
+    """A prompt that ran, and what its answer is measured by. Records of single methods extend this one."""
 
     run: "Run"
     metric: Metric
@@ -234,9 +229,30 @@ def intervene(
     keep: bool = False,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch.
+    """What does the model do without some signals? Each cut, or set of cuts, is made in a copy of the prompt.
 
-    `keep`: each outcome has the attention row and the logits afterwards, too.
+    Args:
+        run: The prompt.
+        cuts: Signals to remove: a `Cut` (`keyhole.intervene.edge_cut(circuit, edge)`), or several that are made at
+            once. Many copies share a batch.
+        metric: What the answer is measured by.
+        mode: "exact" changes the traced row of the head's scores, "local" its query or keys, "global" what the writers
+            add to the residual stream.
+        boost: Add the signals once more instead of removing them.
+        keep: Also keep the attention row and the logits after the cut.
+        progress: Called with the number of copies done and their total.
+
+    Returns:
+        An `Outcome` for each: the attention weight and the metric before and after, and the predicted weight.
+
+    >>> import keyhole
+    >>> from keyhole.intervene import Metric, edge_cut, intervene
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary")
+    >>> edge = next(edge for edge in circuit.edges if edge.side == "src")
+    >>> (outcome,) = intervene(run, [edge_cut(circuit, edge)], Metric(len(run) - 1))
+    >>> abs(outcome.after - outcome.predicted) < 1e-4
+    True
     """
     run._require_fresh()
     require_choice("mode", mode, CutMode)
@@ -309,7 +325,7 @@ def _writer_edits(run: "Run", cut: Cut, factor: float) -> list[WriterEdit]:
 def outcome_of(
     run: "Run", cuts: tuple[Cut, ...], result: Rerun, copy: int, *, metric: Metric, mode: Mode, factor: float = -1.0
 ) -> Outcome:
-    """What these cuts did, seen in the copy of the prompt that they were made in."""
+    """What these cuts did, measured in the copy of the prompt that has them."""
     first = cuts[0]
     record = run.attention_run(first.layer)
     delta = head_delta(run, first)

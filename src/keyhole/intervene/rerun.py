@@ -75,7 +75,7 @@ class Edits:
 
 @dataclass
 class Rerun:
-    """What came out: logits of every copy, and the attention of edited heads."""
+    """The result of an edited pass: logits of every copy, and the attention of edited heads."""
 
     captured: Captured
     attention: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)  # (copy, layer, head) -> [pos, pos]
@@ -104,11 +104,11 @@ class Rerun:
 def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True, gradients: bool = False) -> Rerun:
     """Run edited copies of a prompt in one batch, from the first changed layer on.
 
-    Without `all_logits` only those of the last token are sure to be there; with `gradients` the pass can be gone
-    back through, to deltas that ask for it.
+    Without `all_logits` only those of the last token are guaranteed. With `gradients` the pass is differentiable with
+    respect to those deltas that require gradients.
     """
     start = min(min(edits.first_layer for edits in copies), len(run.layers) - 1)
-    seen: dict[tuple[int, int, int], Tensor] = {}
+    attention: dict[tuple[int, int, int], Tensor] = {}
     outs: dict[tuple[int, int], Tensor] = {}
 
     def prepare(stack: ExitStack, layers: tuple[Notes, ...]) -> None:
@@ -122,20 +122,20 @@ def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True, gradi
                 _edit_mlp(stack, run, layers[change.layer], change, copy, outs)
         for layer in sorted({edit.layer for edits in copies for edit in edits.heads}):
             here = [(copy, e) for copy, edits in enumerate(copies) for e in edits.heads if e.layer == layer]
-            _edit_heads(stack, run, layers[layer], here, seen)
+            _edit_heads(stack, run, layers[layer], here, attention)
         every = [(copy, silence) for copy, edits in enumerate(copies) for silence in edits.silences]
         for kind, layer in sorted({(silence.kind, silence.layer) for _, silence in every}):
-            silent = [(copy, one) for copy, one in every if (one.kind, one.layer) == (kind, layer)]
+            silent = [(copy, silence) for copy, silence in every if (silence.kind, silence.layer) == (kind, layer)]
             silence_layer(stack, run, layers[layer], silent)
 
     ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
-    return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), seen, outs)
+    return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), attention, outs)
 
 
 def rerun_each(
     run: "Run", copies: Sequence[Edits], progress: Progress | None = None, *, all_logits: bool = True
 ) -> Iterator[tuple[int, Rerun, int]]:
-    """Every edited copy, in batches: which it is, the batch it ran in, and its place there.
+    """Every edited copy, in batches: its index, the batch it ran in, and its row there.
 
     Copies are ordered by the first layer they change, so that a batch restarts as high as possible.
     """
@@ -164,7 +164,7 @@ def batch_size(run: "Run") -> int:
 
 
 def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:
-    """Skip the layers below the first change and put in the residual stream that they would have made."""
+    """Skip the layers below the first change and put in the residual stream that they would have written."""
     returns_tuple = not run.model.family.routed  # the families that predate the attention interface
     for notes in layers[:start]:
         stack.callback(setattr, notes.block, "forward", notes.block.forward)
@@ -228,9 +228,9 @@ def _edit_mlp(
     router = optional(holder, facts.experts.router) if facts.experts is not None else None
     entry = holder if facts.module else submodule(holder, facts.up)
     last = submodule(holder, facts.out) if router is None else holder
-    # prepended, so that what is noted is what the MLP gave, before any edit of its write
+    # prepended, so that the output is noted before any other hook edits it
     hooks = [entry.register_forward_pre_hook(before), last.register_forward_hook(after, prepend=True)]
-    if router is not None:  # tokens go where they went
+    if router is not None:  # tokens go to the same experts as in the run
         hooks.append(router.register_forward_pre_hook(unchanged))
     for hook in hooks:
         stack.callback(hook.remove)
@@ -241,7 +241,7 @@ def _edit_heads(
     run: "Run",
     notes: Notes,
     edits: list[tuple[int, HeadEdit]],
-    seen: dict[tuple[int, int, int], Tensor],
+    attention: dict[tuple[int, int, int], Tensor],
 ) -> None:
     """Recompute the edited rows of z, the heads' mixed values, as they enter the output projection."""
     assert notes.attn is not None
@@ -257,7 +257,7 @@ def _edit_heads(
             weights = _edited_weights(record, head, mine)
             rows = (weights @ record.v[record.kv(head)].to(weights.dtype)).to(z.dtype)
             z.view(-1, n, z.shape[-1])[copy, :, head * d_head : (head + 1) * d_head] = rows
-            seen[copy, mine[0].layer, head] = weights
+            attention[copy, mine[0].layer, head] = weights
         return (z, *args[1:])
 
     hook = submodule(notes.attn, run.model.family.out).register_forward_pre_hook(before)

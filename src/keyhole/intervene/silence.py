@@ -1,7 +1,7 @@
-"""Who writes nothing? Writers of a layer that write nothing, or something else, whatever they read in this pass.
+"""How is a writer silenced? What it writes in the edited pass is removed, whatever it reads there.
 
-Taking away what a writer wrote in the first pass leaves something of it as soon as another writer below is changed too,
-because it then reads, and writes, something else. Here its own write in this very pass is taken away.
+To subtract what a writer wrote in the clean pass is not enough once a writer below is changed too: the writer then
+reads, and writes, something else. Here its write in the edited pass itself is subtracted.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from keyhole.tracing.writers import biases_of, values_of
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Change = Callable[[Tensor, float], Tensor]  # what a block gives out, and by what that is multiplied on its way
+Change = Callable[[Tensor, float], Tensor]  # (output of a block, factor before it joins the residual stream) -> output
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def silence_layer(stack: ExitStack, run: "Run", notes: Notes, silent: list[tuple
     def changed(x: Tensor, by: float) -> Tensor:
         x = x.clone()
         batch = None if attn is None else attention_batch(notes, attn, run.model.family, run.model.dims)
-        for copy, one in silent:
-            own = x.view(shape)[copy]
+        for copy, silence in silent:
+            write = x.view(shape)[copy]
             if batch is None:
-                lost = by * own * one.off[:, None]
+                lost = by * write * silence.off[:, None]
             else:
-                lost = _lost(cut_attention(batch, copy, len(run)), run.model.folded(layer), one)
-            change = -lost if one.instead is None else one.instead.to(lost.device) - lost
-            own += (change / by).to(x.dtype)
+                lost = _lost(cut_attention(batch, copy, len(run)), run.model.folded(layer), silence)
+            change = -lost if silence.instead is None else silence.instead.to(lost.device) - lost
+            write += (change / by).to(x.dtype)
         return x
 
     on_write(stack, run, notes, kind if attn is None else "attention", changed)

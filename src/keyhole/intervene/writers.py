@@ -1,8 +1,7 @@
-"""What is the answer without some writers, with them alone, or to first order? And what stands in for them?
+"""What is the answer without some writers, or with them alone? Measured in the model's own pass, or to first order.
 
-What is an answer without some writers, or with them alone? In the model's own pass, where everything else is free.
-
-This is the effect of a place, not the claim of a circuit: other paths may make up for what is gone.
+Everything else is recomputed. So this is the effect of a place, not the claim of a circuit: other paths may make up for
+what is gone.
 """
 
 from collections import defaultdict
@@ -39,15 +38,34 @@ def answers_without(
     instead: Vectors | None = None,
     progress: Progress | None = None,
 ) -> list[float]:
-    """The metric with each set of writers gone, or writing what is given `instead`, whatever they read."""
+    """What is the answer when some writers write nothing?
+
+    Args:
+        run: The prompt.
+        sets: Sets of writers; each is silenced in a copy of the prompt.
+        metric: What the answer is measured by.
+        instead: What some of the writers write instead of nothing, such as `mean_writes(runs)`.
+        progress: Called with the number of copies done and their total.
+
+    Returns:
+        The metric of each copy.
+
+    >>> import keyhole
+    >>> from keyhole.intervene import Metric, answers_without
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> metric = Metric(len(run) - 1, (int(run.logits[-1].argmax()),))
+    >>> (unchanged,) = answers_without(run, [[]], metric)
+    >>> abs(unchanged - metric.of(run.logits[-1])) < 1e-4
+    True
+    """
     run._require_fresh()
     last = metric.end == len(run) - 1
     with exact_matmul():
         copies = [Edits(silences=_silences(run, members, instead or {})) for members in sets]
-        found = dict[int, float]()
+        answers = dict[int, float]()
         for i, result, copy in rerun_each(run, copies, progress, all_logits=not last):
-            found[i] = metric.of(result.logits(run, copy, metric.end))
-    return [found[i] for i in range(len(sets))]
+            answers[i] = metric.of(result.logits(run, copy, metric.end))
+    return [answers[i] for i in range(len(sets))]
 
 
 def all_but(run: "Run", members: Collection[Writer]) -> list[Writer]:
@@ -58,14 +76,14 @@ def all_but(run: "Run", members: Collection[Writer]) -> list[Writer]:
 
 def places(run: "Run") -> list[Writer]:
     """Every writer that does something with the prompt: MLPs, mixers, and heads by the two tokens they join."""
-    found = []
+    writers = []
     for layer, record in enumerate(run.layers):
         if record.attention is not None:
             pairs = record.attention.visible().nonzero().tolist()
-            found += [Writer("head", layer, h, dest, src) for h in record.attention.heads for dest, src in pairs]
+            writers += [Writer("head", layer, h, dest, src) for h in record.attention.heads for dest, src in pairs]
         kinds: list[Kind] = ["mlp"] if record.mixer is None else ["mixer", "mlp"]
-        found += [Writer(kind, layer, None, t, t) for kind in kinds for t in range(len(run))]
-    return found
+        writers += [Writer(kind, layer, None, t, t) for kind in kinds for t in range(len(run))]
+    return writers
 
 
 def _silences(run: "Run", members: Collection[Writer], instead: Vectors) -> tuple[Silence, ...]:
@@ -127,22 +145,38 @@ class Estimates:
 
 
 def estimate(run: "Run", metric: Metric, other: "Run | None" = None) -> Estimates:
-    """What the answer would lose if each writer wrote nothing, or what it wrote in the run `other`, to first order."""
+    """What would the answer lose if each writer wrote nothing? To first order, for all writers at once.
+
+    Args:
+        run: The prompt.
+        metric: What the answer is measured by.
+        other: Another run of as many tokens: writers write what they wrote there ("attribution patching") instead of
+            nothing ("gradient times write").
+
+    Returns:
+        `Estimates`: `of(writer)` is the loss of one, `heads` and `local` have all.
+
+    >>> import keyhole
+    >>> from keyhole.intervene import Metric, estimate
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> tuple(estimate(run, Metric(len(run) - 1, (7,))).heads.shape)[0] == len(run.model.attention_layers)
+    True
+    """
     if not metric.targets:
         raise KeyholeError("without targets there is no answer that could lose anything: name some.")
     if other is not None and len(other) != len(run):
         raise KeyholeError(
-            f"the runs have {len(run)} and {len(other)} tokens: their writers are matched token by token, so that both "
-            "must be as long."
+            f"the runs have {len(run)} and {len(other)} tokens: writers are matched token by token, so give two runs "
+            "of equal length."
         )
-    own, gradients = Writes([run]), _gradients(run, metric)
+    writes, gradients = Writes([run]), _gradients(run, metric)
     with exact_matmul():
-        heads, local = _along(own, gradients)
+        heads, local = _along(writes, gradients)
         if other is not None:
             other._require_fresh()
             heads_there, local_there = _along(Writes([other]), gradients)
             heads, local = heads - heads_there, local - local_there
-    return Estimates(tuple(own.attention_layers), tuple(own.local_slots), heads, local)
+    return Estimates(tuple(writes.attention_layers), tuple(writes.local_slots), heads, local)
 
 
 def _gradients(run: "Run", metric: Metric) -> Gradients:
@@ -157,8 +191,8 @@ def _gradients(run: "Run", metric: Metric) -> Gradients:
         nothing = [torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype) for _ in blocks]
         edits = [WriterEdit(*block, zero.requires_grad_()) for block, zero in zip(blocks, nothing, strict=True)]
         result = rerun(run, [Edits(writers=tuple(edits))], gradients=True)
-        found = torch.autograd.grad(metric.value(result.captured.logits[0, metric.end]), nothing)
-    return dict(zip(blocks, found, strict=True))
+        by_block = torch.autograd.grad(metric.value(result.captured.logits[0, metric.end]), nothing)
+    return dict(zip(blocks, by_block, strict=True))
 
 
 def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
@@ -172,7 +206,7 @@ def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
     heads = []
     for index, layer in enumerate(writes.attention_layers):
         record, g = run.attention_run(layer), gradients["attention", layer]
-        read = torch.einsum("hrd,td->htr", writes.weights(layer).W_O, g) @ writes.values[0, index].mT
+        read = torch.einsum("hrd,td->htr", writes.folded(layer).W_O, g) @ writes.values[0, index].mT
         heads.append(record.weights(record.heads, range(len(run))) * read / record.out_scale[:, None])
     return torch.stack(heads).double(), torch.stack(local).double()
 

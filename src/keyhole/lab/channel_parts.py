@@ -168,7 +168,7 @@ def head_basis(model: "Model", layer: int, head: int, name: BasisName, seed: int
 
 def require_plain(blocks: Sequence[Block]) -> None:
     """Refuse a norm on queries and keys."""
-    if any(block.query.own is not None for block in blocks):
+    if any(block.query.qk_norm is not None for block in blocks):
         raise KeyholeError(
             "this model has a norm on queries and keys, under which they are not sums of coordinates: the test of the "
             "singular basis needs one without."

@@ -155,11 +155,11 @@ def _attend_and_record(
 
 
 def _default_scaling(module: Any, query: Tensor) -> float:
-    """1 / sqrt(d_head), where nothing is told; early versions told nothing of what GPT-2 may choose, either."""
+    """1 / sqrt(d_head), where transformers passes no scaling; early versions do not pass GPT-2's other choices."""
     if getattr(module, "scale_attn_by_inverse_layer_idx", False) or not getattr(module, "scale_attn_weights", True):
         raise KeyholeError(
             f"this GPT-2 scales its scores in a way that transformers {transformers.__version__} applies under eager "
-            "attention only, and that Keyhole cannot read there: later versions tell it."
+            "attention only, and that Keyhole cannot read there: use a later version, which passes it."
         )
     return float(query.shape[-1] ** -0.5)
 
@@ -178,8 +178,8 @@ def _visible_intervals(
 ) -> Int[Tensor, "1 1 query 1"]:
     """First visible key of every query, from transformers' own mask function; refuses what is no interval.
 
-    Queries are told by length and offset; before transformers 5.4 by their positions (`cache_position`). Some models
-    give a padding mask without padding.
+    Queries are given by length and offset; before transformers 5.4 by their positions (`cache_position`). Some models
+    pass a padding mask although nothing is padded.
     """
     if cache_position is not None:
         q_length, q_offset, device = len(cache_position), cache_position[0], cache_position.device

@@ -1,9 +1,7 @@
-"""What does one forward pass leave behind? Notes taken by hooks, and the records made of them.
-
-How is a run recorded? One forward pass of the model's own code, with ordinary hooks around it.
+"""How is a run recorded? One forward pass of the model's own code, with ordinary hooks around it.
 
 The attention function (see `attention.py`) hands over q, k and v; hooks keep references to residual streams and
-block outputs. Nothing is copied unless the model writes into it later. `records.py` turns these notes into runs.
+block outputs. Nothing is copied unless the model writes into it later. The second half turns these notes into records.
 """
 
 import inspect
@@ -29,7 +27,7 @@ from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv, subm
 
 @dataclass
 class Notes:
-    """What the hooks saw in one layer, for a whole batch; filled during the forward pass."""
+    """What the hooks kept of one layer, for a whole batch; filled during the forward pass."""
 
     block: nn.Module
     attn: nn.Module | None
@@ -55,7 +53,7 @@ class Captured:
 
 
 _one_at_a_time = threading.RLock()  # hooks and the attention implementation belong to the model, not to a thread
-_TRAINING = "the model is in training mode, where dropout makes every run another: call model.eval()."
+_TRAINING = "the model is in training mode, where dropout changes every run: call model.eval()."
 Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
 
 
@@ -149,7 +147,7 @@ def _after(stack: ExitStack, module: nn.Module | None, keep: Any) -> None:
 
 
 def _forget_longer_prompts(hf: Any) -> None:
-    """Dynamic RoPE keeps the frequencies of the longest prompt it has met; a run must not depend on earlier ones."""
+    """Dynamic RoPE keeps the frequencies of the longest prompt so far; a run must not depend on earlier prompts."""
     for module in hf.modules():
         if getattr(module, "rope_type", None) == "dynamic":
             module.inv_freq = module.original_inv_freq

@@ -1,8 +1,7 @@
 """What else differs between architectures? Facts about their MLPs, norms and rotary embeddings.
 
-Where does each architecture keep its MLP? One row of facts per Hugging Face `model_type`, as in `families.py`.
-
-A wrong fact does not stay hidden: `keyhole check` rebuilds what every MLP writes and compares with the model's own.
+Of MLPs one row of facts per Hugging Face `model_type`, as in `families.py`. A wrong fact does not stay hidden:
+`keyhole check` computes from it what every MLP writes, and compares with what the model wrote.
 
 Paths start at one layer; `gate`, `up`, `out`, `act` and those of experts at the module that holds them.
 """
@@ -119,7 +118,7 @@ def mlp_facts(config: Any) -> MlpFacts | None:
     return row if row is None or isinstance(row, MlpFacts) else row(config)
 
 
-# What does a norm do once its scale is frozen? A gain, perhaps a centring and a bias: all linear, all foldable.
+# What does a norm do once its scale is frozen? Gain, centring and bias: all linear, so they fold into the weights.
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def _stack(values: list[Tensor | None]) -> Tensor | None:
     return torch.stack(present) if present else None
 
 
-# How does RoPE turn a head's query or key? As a linear map per position, read off the model's own tables.
+# How does RoPE rotate a head's query or key? A linear map per position, from the tables that the model used.
 
 Pairing = Literal["halves", "pairs"]  # which dimensions turn together: (i, i + n) or (2i, 2i + 1)
 
@@ -181,8 +180,8 @@ def rope_types(config: Any) -> set[str]:
     >>> rope_types(LlamaConfig(rope_scaling={"rope_type": "dynamic", "factor": 4.0}))
     {'dynamic'}
     """
-    told = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    groups = [told, *(group for group in told.values() if isinstance(group, dict))]
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    groups = [parameters, *(group for group in parameters.values() if isinstance(group, dict))]
     kinds = (group.get("rope_type", group.get("type")) for group in groups)
     return {kind for kind in kinds if isinstance(kind, str)}
 
@@ -210,7 +209,7 @@ class Rotary:
     def dots(self, x: Float[Tensor, "any d_head"], y: Float[Tensor, "any d_head"]) -> Float[Tensor, "any pos"]:
         """The dot product of x and R_t y at every position t; y need not be turned, as all pairs share cos and sin."""
         n = self.cos.shape[1]
-        (x1, x2), (y1, y2) = (_paired(one, n, self.pairing) for one in (x, y))
+        (x1, x2), (y1, y2) = (_paired(vector, n, self.pairing) for vector in (x, y))
         turning = (x1 * y1 + x2 * y2) @ self.cos.T.to(x.dtype) + (x2 * y1 - x1 * y2) @ self.sin.T.to(x.dtype)
         return turning + (x[:, 2 * n :] * y[:, 2 * n :]).sum(-1, keepdim=True)
 

@@ -1,8 +1,8 @@
 """Where does each architecture keep what Keyhole reads? One row of facts per Hugging Face `model_type`.
 
-Code elsewhere never asks for an architecture by name; it reads these facts. A wrong fact does not stay hidden:
-`keyhole check` rebuilds scores, values, residual streams and logits from them and compares with the model's own, and
-the captured pass with a plain one.
+No other code has a branch for an architecture; it reads these facts. A wrong fact does not stay hidden: `keyhole check`
+computes scores, values, residual streams and logits from them and compares with those of the model, and the recorded
+pass with a plain one.
 
 Paths under `layers`, `final_norm` start at the model; `attn`, `attn_norm`, `post_attn_norm`, `mlp` and `mixer`
 at one layer; `qkv`, `out` and `qk_norm` at the attention module.
@@ -56,7 +56,7 @@ class Family:
 
 
 def _opt_factor(attn: nn.Module, positions: Tensor) -> Tensor:
-    """OPT scales q itself and tells the attention function 1."""
+    """OPT scales q itself and passes scaling 1 to the attention function."""
     return torch.full_like(positions, attn.scaling, dtype=torch.float64)  # type: ignore[arg-type]
 
 

@@ -1,9 +1,8 @@
-"""How is a GGUF file read? Checked by its header, converted once, without a word from the libraries that do it.
+"""How is a GGUF file read? Checked by its header, converted once and kept, with the libraries' bars and warnings off.
 
-Is a GGUF file whole? Its header says where every tensor ends; readers of tensors stumble over less without a word.
-
-The layout: magic, version, number of tensors, number of entries; entries (name, type, value); tensors (name,
-dimensions, type, offset); then, aligned, the tensors themselves.
+Its header says where every tensor ends; libraries that read tensors do not notice a file that is cut short. The
+layout: magic, version, number of tensors, number of entries; entries (name, type, value); tensors (name, dimensions,
+type, offset); then, aligned, the tensors themselves.
 """
 
 import contextlib
@@ -94,7 +93,7 @@ def require_whole(path: Path) -> None:
                 raise KeyholeError(f"{path} is damaged: its header cannot be read. Fetch it again.") from error
     if size < needed:
         raise KeyholeError(
-            f"{path} is cut short: its header tells of {needed:,} bytes, and it has {size:,}. Fetch it again."
+            f"{path} is cut short: its header describes {needed:,} bytes, and it has {size:,}. Fetch it again."
         )
 
 
@@ -131,7 +130,7 @@ def _end(data: mmap.mmap) -> int:
     return -(-cursor.at // alignment) * alignment + end
 
 
-# How is a GGUF file opened? Through transformers the first time, from the cache every other time, with equal bits.
+# How is a GGUF file opened? Through transformers the first time, from the cache afterwards; all bits are equal.
 
 _FORMAT = "1"  # of an entry: what is converted, and how it is written
 _PROBE = " It's 1745: cafe\u0301,\n\n\tnaïve  don't 漢字 <|endoftext|></s>"
@@ -172,11 +171,11 @@ def open_gguf(path: Path, dtype: torch.dtype | str, read: Callable[..., Opened],
 
 def _write(hf: Any, tokenizer: Any, folder: Path) -> None:
     """Model and tokenizer as a folder that transformers reads; it refuses to write models of GGUF files itself."""
-    own: dict[int, tuple[str, Tensor]] = {}  # tied weights once, by their first name
+    tensors: dict[int, tuple[str, Tensor]] = {}  # tied weights once, by their first name
     for name, tensor in hf.state_dict(keep_vars=True).items():
-        own.setdefault(id(tensor), (name, tensor))
+        tensors.setdefault(id(tensor), (name, tensor))
     save_file(
-        {name: _smallest(tensor.detach()) for name, tensor in own.values()},
+        {name: _smallest(tensor.detach()) for name, tensor in tensors.values()},
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
@@ -194,7 +193,7 @@ def _write(hf: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def _as_stored(tokenizer: Any, folder: Path) -> Any:
-    """The tokenizer with the very rules of its file: some classes put rules of their own in the place of these."""
+    """The tokenizer with the rules of its file: some classes of transformers replace them by rules of their own."""
     tokenizer._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     return tokenizer
 
@@ -207,7 +206,7 @@ def _behaviour(tokenizer: Any) -> tuple[Any, ...]:
 
 
 def _smallest(tensor: Tensor) -> Tensor:
-    """The tensor in the smallest dtype that holds it exactly: what was half precision needs no more room than that."""
+    """The tensor in the smallest dtype that holds it exactly: weights that were half precision stay as small."""
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         smaller = tensor.is_floating_point() and dtype.itemsize < tensor.element_size()
         if smaller and torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
@@ -239,7 +238,7 @@ def _parsed_once() -> Iterator[None]:
         yield
 
 
-# How is a model loaded without a word? Bars and warnings of libraries off, and afterwards as they were.
+# How is a model loaded without output? Progress bars and warnings of libraries are off, and restored afterwards.
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Where does a model come from, and onto which device? The hub, a folder, a file, or another tool.
-
-Which device is meant? One that torch knows and this machine has, or a reason why not.
-"""
+"""Where does a model come from, and onto which device? The hub, a folder, a file, or another tool."""
 
 import copy
 import socket
@@ -44,11 +41,12 @@ def require_device(device: str | torch.device) -> torch.device:
     return place
 
 
-# Which Hugging Face model is inside a neighbour's? That of nnsight or of TransformerLens, told by their attributes.
+# Which Hugging Face model is inside one of nnsight or TransformerLens? They are recognised by their attributes, and
+# neither package is imported.
 #
-# nnsight keeps it as it is (`_module`). TransformerLens' bridge (`original_model`, from version 3 on) puts its own
-# modules between the model's: these are left out in a copy that shares all weights, and has to give the bridge's
-# answer. Older HookedTransformers have none: their weights are folded and centred. Neither package is imported.
+# nnsight keeps it unchanged (`_module`). TransformerLens' bridge (`original_model`, from version 3 on) puts modules of
+# its own between those of the model. A copy without them shares all weights and must give the bridge's logits. Older
+# HookedTransformers contain no Hugging Face model, and their weights are folded and centred.
 
 Pair = tuple[Any, Any]  # a Hugging Face model and a tokenizer, or none
 _WRAPPED = "_original_component"  # what a module of the bridge stands for
@@ -56,7 +54,7 @@ _IDS = (1, 2, 3, 5, 8)  # a short prompt to compare answers on
 
 
 def unwrapped(source: object) -> Pair:
-    """The pair that `keyhole.load` takes, out of what a neighbour made of it; refused with the reason otherwise."""
+    """The pair (Hugging Face model, tokenizer) inside a model of another library, or an error with the reason."""
     inside, tokenizer = getattr(source, "_module", None), getattr(source, "tokenizer", None)
     if isinstance(inside, transformers.PreTrainedModel):
         if any(parameter.is_meta for parameter in inside.parameters()):
@@ -95,7 +93,7 @@ def _without_bridges(bridge: Any, inside: Any) -> Any:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """A copy without a neighbour's modules and hooks; weights and buffers are the same tensors."""
+    """A copy without the bridge's modules and hooks; weights and buffers are the same tensors."""
     while isinstance(getattr(module, _WRAPPED, None), nn.Module):
         module = getattr(module, _WRAPPED)
     if hasattr(module, "_hf_hook"):
@@ -103,16 +101,16 @@ def _plain(module: nn.Module) -> nn.Module:
             "the model inside this bridge is spread over devices or a disk by accelerate, and cannot be taken out: "
             "give keyhole.load the model's name."
         )
-    made = copy.copy(module)
+    plain = copy.copy(module)
     for name, value in vars(module).items():
         if "_hooks" in name and isinstance(value, dict):
-            made.__dict__[name] = type(value)()
+            plain.__dict__[name] = type(value)()
     children = module._modules.items()
-    made.__dict__["_modules"] = {name: child if child is None else _plain(child) for name, child in children}
-    return made
+    plain.__dict__["_modules"] = {name: child if child is None else _plain(child) for name, child in children}
+    return plain
 
 
-# Where does a model come from? The organism, the hub, a folder, a GGUF file, or the user's own hands.
+# Where does a model come from? The organism, the hub, a folder, a GGUF file, or objects that the user has loaded.
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -123,7 +121,7 @@ _TOKENIZER_FILES = (
     "tekken.json",
 )
 
-# Said, and not left out: of a model that comes with code, transformers would ask on standard input whether to run it.
+# Explicit, because without it transformers asks on standard input whether to run the code that a model comes with.
 _OWN_CODE = {"trust_remote_code": False}
 
 Source = str | Path | tuple[Any, Any]

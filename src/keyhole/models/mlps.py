@@ -172,10 +172,10 @@ def _dense(module: nn.Module, facts: MlpFacts, norm: Norm | None) -> Neurons:
     return Neurons(W_u, _bias(W_u, b_u, norm), W_g, _bias(W_g, b_g, norm), W_out, b_out, Shape(act))
 
 
-def _activation(own: Curve) -> Curve:
+def _activation(activation: Curve) -> Curve:
     """GPT-2's is written out over five tensors in transformers; the same function in one is several times faster."""
-    spelt_out = isinstance(own, NewGELUActivation)
-    return partial(nn.functional.gelu, approximate="tanh") if spelt_out else own
+    spelt_out = isinstance(activation, NewGELUActivation)
+    return partial(nn.functional.gelu, approximate="tanh") if spelt_out else activation
 
 
 @overload
@@ -225,12 +225,12 @@ def _router(router: nn.Module, n: int) -> Callable[[Tensor], Tensor]:
     """The model's own router, as weights over neurons; a shared expert, which comes first, has weight 1."""
 
     def weights(normed: Float[Tensor, "token d_model"]) -> Float[Tensor, "token expert"]:
-        told = router(normed)
-        if len(told) == 2:  # llama4, early gpt-oss: weights of all experts, 0 for those that are not chosen
-            sent = told[0]
-            return torch.cat([sent.new_ones(len(sent), n - sent.shape[1]), sent], dim=1)
-        _, chosen, indices = told
-        return torch.zeros(len(normed), n, dtype=chosen.dtype, device=chosen.device).scatter(1, indices, chosen)
+        routed = router(normed)
+        if len(routed) == 2:  # llama4, early gpt-oss: weights of all experts, 0 for those that are not chosen
+            weight = routed[0]
+            return torch.cat([weight.new_ones(len(weight), n - weight.shape[1]), weight], dim=1)
+        _, weight, indices = routed
+        return torch.zeros(len(normed), n, dtype=weight.dtype, device=weight.device).scatter(1, indices, weight)
 
     return weights
 

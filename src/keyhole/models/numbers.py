@@ -1,6 +1,6 @@
 """Are numbers finite, precise enough, exact enough and unchanged?
 
-Are all numbers numbers? One NaN in a weight or a residual stream makes every answer built on it silently wrong.
+Finite first: one NaN in a weight or a residual stream makes every answer built on it silently wrong.
 """
 
 import hashlib
@@ -46,27 +46,27 @@ def require_finite_run(residuals: Sequence[Tensor], logits: Tensor) -> None:
     for layer, resid in enumerate(residuals):
         if not is_finite(resid):
             token = int((~torch.isfinite(resid)).any(-1).int().argmax())
-            where = f"what layer {layer} reads" if layer < len(residuals) - 1 else "the last residual stream"
+            where = f"the input of layer {layer}" if layer < len(residuals) - 1 else "the last residual stream"
             _refuse(f"{where} at token {token} is", resid.dtype)
     _refuse("its logits are", logits.dtype)
 
 
-def require_finite_heads(layer: int, *seen: Tensor) -> None:
-    """Refuse queries or keys of a layer that are no numbers."""
-    for x in seen:
+def require_finite_heads(layer: int, *tensors: Tensor) -> None:
+    """Refuse queries or keys of a layer that are NaN or infinite."""
+    for x in tensors:
         if not is_finite(x):
-            _refuse(f"what layer {layer} compares is", x.dtype)
+            _refuse(f"a query or key of layer {layer} is", x.dtype)
 
 
-def _refuse(what: str, dtype: torch.dtype) -> None:
+def _refuse(subject: str, dtype: torch.dtype) -> None:
     overflow = "float16 overflows beyond 65504: load the model in float32 or bfloat16."
     other = "the weights, finite when loaded, may have been changed since: load the model again."
     raise KeyholeError(
-        f"this prompt cannot be run: {what} NaN or infinite; {overflow if dtype == torch.float16 else other}"
+        f"this prompt cannot be run: {subject} NaN or infinite; {overflow if dtype == torch.float16 else other}"
     )
 
 
-# In which precision does Keyhole compute? Float32 or better, with TensorFloat-32 off while its own code runs.
+# In which precision does Keyhole compute? Float32 or better, with TensorFloat-32 off while Keyhole's code runs.
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -96,7 +96,7 @@ def exact_matmul() -> Iterator[None]:
         yield
 
 
-# Have these weights changed since we last looked? A cheap stamp per tensor, and one strong hash for files.
+# Have these weights changed since the last look? A cheap stamp per tensor; for files a cryptographic hash.
 
 _SAMPLE = 256  # entries looked at per tensor
 _SCATTER = 2654435761  # a large odd step: samples fall on all rows and columns, whatever the shape
@@ -131,7 +131,7 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def require_same_weights(ours: str | None, theirs: str | None, refusal: str) -> None:
-    """Refuse, with what this means there, a file or a model whose fingerprint is another one."""
+    """Raise `refusal` where two fingerprints of weights differ."""
     if ours != theirs:
         raise KeyholeError(refusal)
 
@@ -155,11 +155,11 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return _TOLERANCE[dtype]
 
 
-def require_exact(error: float, dtype: torch.dtype, what: str) -> None:
+def require_exact(error: float, dtype: torch.dtype, quantity: str) -> None:
     """Refuse to answer from a decomposition that does not add up."""
     if not error <= tolerance_of(dtype):
         raise KeyholeError(
-            f"{what} cannot be reconstructed: the error is {error:.1e} of the largest value, more than "
+            f"{quantity} cannot be reconstructed: the error is {error:.1e} of the largest value, more than "
             f"{tolerance_of(dtype):.0e}. {rounding_advice(dtype) or _UNKNOWN}"
         )
 

@@ -177,12 +177,12 @@ class Run:
             if not -len(self) <= where < len(self):
                 raise KeyholeError(f"{name} {where} is outside the prompt, which has {len(self)} tokens.")
             return where % len(self)
-        found = [t for t, token in enumerate(self.tokens) if token.strip() == where.strip()]
-        if len(found) == 1:
-            return found[0]
+        places = [t for t, token in enumerate(self.tokens) if token.strip() == where.strip()]
+        if len(places) == 1:
+            return places[0]
         listing = " ".join(f"{t}:{token.strip()}" for t, token in enumerate(self.tokens))
-        if found:
-            raise KeyholeError(f"{name} {where!r} is ambiguous: tokens {found} read so. Give a number. {listing}")
+        if places:
+            raise KeyholeError(f"{name} {where!r} is ambiguous: tokens {places} read so. Give a number. {listing}")
         raise KeyholeError(f"{name} {where!r} is not a token of the prompt. Its tokens: {listing}")
 
     def channels(

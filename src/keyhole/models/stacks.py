@@ -1,8 +1,7 @@
-"""How are runs put side by side and cut apart, queries and keys reconstructed, and layers shown in passing?
+"""How do runs lie side by side? Tensors have an axis of runs in front, from which a run is cut out.
 
-How do runs lie side by side? Tensors with an axis of runs in front: one cut out of them, or several put together.
-
-Shorter runs are padded at the end. No token of a prompt sees what is there.
+Shorter runs are padded at the end, where no token of a prompt attends to. Also here: queries, keys and values
+reconstructed from the residual stream, and layers that are read during a pass without being kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,28 +55,28 @@ def cut_attention(record: AttentionRun, row: int, n: int) -> AttentionRun:
 
 def stack_layer(runs: Sequence["Run"], layer: int) -> LayerRun:
     """One layer of several runs of a model, side by side. RoPE and masks are those of the longest."""
-    own = [run.layers[layer] for run in runs]
-    heads = [one.attention for one in own if one.attention is not None]
-    mixers = [one.mixer for one in own if one.mixer is not None]
+    layers = [run.layers[layer] for run in runs]
+    heads = [record.attention for record in layers if record.attention is not None]
+    mixers = [record.mixer for record in layers if record.mixer is not None]
     return LayerRun(
-        resid=stack([one.resid for one in own]),
+        resid=stack([record.resid for record in layers]),
         attention=_stack_attention(heads) if heads else None,
         mixer=stack(mixers) if mixers else None,
-        mlp=stack([one.mlp for one in own]),
+        mlp=stack([record.mlp for record in layers]),
     )
 
 
 def _stack_attention(records: Sequence[AttentionRun]) -> AttentionRun:
     longest = max(records, key=lambda record: len(record.first))
     return AttentionRun(
-        **{name: stack([getattr(one, name) for one in records]) for name in ("q", "k", "v")},
+        **{name: stack([getattr(record, name) for record in records]) for name in ("q", "k", "v")},
         first=longest.first,
         rule=longest.rule,
         rotary=longest.rotary,
-        norm_scale=stack([one.norm_scale[:, None] for one in records], 1.0)[..., 0],
-        q_scale=stack([one.q_scale[..., None] for one in records], 1.0)[..., 0],
-        k_scale=stack([one.k_scale[..., None] for one in records], 1.0)[..., 0],
-        out_scale=stack([one.out_scale[:, None] for one in records], 1.0)[..., 0],
+        norm_scale=stack([record.norm_scale[:, None] for record in records], 1.0)[..., 0],
+        q_scale=stack([record.q_scale[..., None] for record in records], 1.0)[..., 0],
+        k_scale=stack([record.k_scale[..., None] for record in records], 1.0)[..., 0],
+        out_scale=stack([record.out_scale[:, None] for record in records], 1.0)[..., 0],
     )
 
 
@@ -95,12 +94,12 @@ def stack(tensors: Sequence[Float[Tensor, "*any pos size"]], pad: float = 0.0) -
     return out
 
 
-# What does a head read? Queries and keys rebuilt from the residual stream with folded weights and frozen scales.
+# What does a head read? Queries and keys reconstructed from the residual stream with folded weights and frozen scales.
 #
 #     q_t = R_t [ s_t (x_t W_Q / n_t + b_Q) + c_Q ]
 #
-# Captured q and k say what happened; these say why, and the difference between the two is an error we report. Of one
-# run, or of several side by side.
+# The captured q and k are what the model computed; these are what the decomposition stands on. Their difference is an
+# error that is reported. Of one run, or of several side by side.
 
 
 def read_queries(
@@ -150,10 +149,10 @@ def _rotated(x: Tensor, rotary: Rotary | None) -> Tensor:
     return x if rotary is None else rotary.rotate(x)
 
 
-# How can attention be read in passing? One forward pass whose layers are shown as they happen, and not kept.
+# How is attention read without keeping a run? Each layer is handed to a function during the forward pass.
 #
-# `Model.run` keeps everything that happened; work over thousands of prompts looks at each layer's queries and keys
-# once, takes what it needs, and lets the rest go.
+# `Model.run` keeps all layers. Work over thousands of prompts needs each layer's queries and keys once, and memory for
+# one layer only.
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ See = Callable[[int, Seen], None]
 
 
 def visit(model: "Model", batch: Sequence[Encoded], see: See) -> None:
-    """Run one batch and show `see` every attention layer as it is computed: see(layer, what was seen)."""
+    """Run one batch and call `see(layer, attention)` for every attention layer as it is computed."""
     longest = max(len(encoded.ids) for encoded in batch)
     rows = [[*encoded.ids, *[0] * (longest - len(encoded.ids))] for encoded in batch]
 

@@ -1,4 +1,4 @@
-"""How does a text become tokens, and tokens a text? Token ids, made explicitly; and where in a text words stand."""
+"""How does a text become tokens, and tokens a text? Token ids, and where in a text words stand."""
 
 import difflib
 import operator
@@ -43,8 +43,8 @@ def tokens_like(model: "Model", pattern: str) -> list[Token]:
     """
     sought = pattern.strip().lower()
     sought = sought if any(mark in sought for mark in _WILD) else f"*{sought}*"
-    found = [token for token in all_tokens(model) if fnmatchcase(token.text.strip().lower(), sought)]
-    return sorted(found, key=lambda token: (len(token.text.strip()), token.text.strip().lower(), -token.id))
+    matching = [token for token in all_tokens(model) if fnmatchcase(token.text.strip().lower(), sought)]
+    return sorted(matching, key=lambda token: (len(token.text.strip()), token.text.strip().lower(), -token.id))
 
 
 def all_tokens(model: "Model") -> list[Token]:
@@ -62,7 +62,7 @@ def nearest_words(tokenizer: Any, word: str, most: int = 3) -> list[str]:
     return difflib.get_close_matches(word, tokenizer.get_vocab(), most, cutoff=0.6)
 
 
-# How does a prompt become token ids? Explicitly: what was put in front is recorded, unknown words are named.
+# How does a prompt become token ids? What the tokenizer put in front is recorded, and unknown words are an error.
 
 Prompt = str | Sequence[int] | Sequence[Message] | Tensor | np.ndarray  # text, token ids, or messages of a chat
 
@@ -111,7 +111,7 @@ def token_label(tokens: Sequence[str], position: int) -> str:
 
 
 def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
-    """The beginning of a prompt as one reads it, for messages."""
+    """The beginning of a prompt as text, for messages."""
     text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=True)
     return text if len(text) <= most else text[: most - 3] + "..."
 
@@ -138,14 +138,17 @@ def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | N
 
 
 def _forms(model: "Model", text: str) -> list[tuple[int, ...]]:
-    """A text after a space and without; what begins with a space after one alone, unless words bring their own."""
+    """Token ids of a text with a space before it and without; only with one where the text itself begins with a space.
+
+    Tokenizers that put a space before any word themselves (Llama, GPT-2 with a prefix) have both forms in either case.
+    """
     word = text.strip(" ")
     if not word:
         return [text_ids(model, text)]
     spaced, bare = (text_ids(model, form) for form in (" " + word, word))
     first = model.tokenizer.convert_ids_to_tokens(list(bare[:1]))  # none: some tokenizers drop a tab or a line feed
-    own = str(first[0] if first else "").startswith(("\u2581", "\u0120"))
-    return [spaced] if text.startswith(" ") and not own else [spaced, bare]
+    marks_space = str(first[0] if first else "").startswith(("\u2581", "\u0120"))
+    return [spaced] if text.startswith(" ") and not marks_space else [spaced, bare]
 
 
 def one_token_words(model: "Model", words: Iterable[str]) -> list[str]:
@@ -248,7 +251,7 @@ def spans_among(text: str, tokens: Sequence[str]) -> list[Span | None]:
     >>> spans_among("When Mary went", ["<bos>", "When", " Mary", "went"])
     [None, (0, 4), (5, 9), (10, 14)]
     """
-    found: list[Span | None] = []
+    spans: list[Span | None] = []
     at = 0
     for token in tokens:
         word = token.strip()
@@ -256,11 +259,11 @@ def spans_among(text: str, tokens: Sequence[str]) -> list[Span | None]:
         # what lies between two tokens is space, or the bytes of a character that no token has whole
         skipped = text[at:start] if start >= 0 else ""
         if start < 0 or any(letter.isascii() and not letter.isspace() for letter in skipped):
-            found.append(None)
+            spans.append(None)
             continue
-        found.append((start, start + len(word)))
+        spans.append((start, start + len(word)))
         at = start + len(word)
-    return found
+    return spans
 
 
 def tokens_in(spans: list[Span | None], start: int, end: int) -> list[int]:

@@ -89,10 +89,10 @@ def optional(root: nn.Module, path: str | None) -> nn.Module | None:
     if path is None:
         return None
     try:
-        found = root.get_submodule(path)
+        module = root.get_submodule(path)
     except AttributeError:
         return None
-    return found if isinstance(found, nn.Module) else None
+    return module if isinstance(module, nn.Module) else None
 
 
 def split_qkv(
@@ -156,16 +156,17 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
 def read_queries_keys(
     layer: nn.Module, attn: nn.Module, family: Family, dims: Dims, dtype: torch.dtype | None = None
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """(W, b, c) of the queries and of the keys; folded in `dtype` where rounding to the working one would cost rank.
+    """(W, b, c) of the queries and of the keys, folded in `dtype`. Default: the working precision.
 
-    A gain that rounds turns columns of exact dependence into a channel of rounding noise.
+    The rank of a head needs float64: rounding after the gain is folded in makes dependent columns independent, and a
+    channel of rounding noise appears.
     """
-    norm, found = _input_norm(layer, family), []
+    norm, folded = _input_norm(layer, family), []
     for side, (W, b) in enumerate(_projections(attn, family, dims)[:2]):
-        own, to = read_qk_norm(attn, family, side), dtype or W.dtype
+        qk_norm, to = read_qk_norm(attn, family, side), dtype or W.dtype
         W, b = fold_input(W.to(to), b.to(to), None if norm is None else norm.to(to))
-        found.append(_fold_qk_norm(W, b, None if own is None else own.to(to)))
-    queries, keys = found
+        folded.append(_fold_qk_norm(W, b, None if qk_norm is None else qk_norm.to(to)))
+    queries, keys = folded
     return queries, keys
 
 

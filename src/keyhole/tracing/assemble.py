@@ -112,12 +112,12 @@ def _handed(flow: Flow | None, writer: Writer, into: Writer | None = None, side:
 
 def _caused(flow: Flow, index: dict[Writer, int]) -> list[Edge]:
     """The edges into MLPs and values."""
-    made = []
+    edges = []
     for step, cause in flow.causes.items():
         who, into, side = step
         assert into is not None
-        made.append(Edge(index[who], index[into], side, cause.weight, cause.part, cause.alone, (), flow.steps[step]))
-    return made
+        edges.append(Edge(index[who], index[into], side, cause.weight, cause.part, cause.alone, (), flow.steps[step]))
+    return edges
 
 
 def _unreached(kind: Kind) -> str:
@@ -142,11 +142,11 @@ def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) ->
 
 def answer_facts(run: "Run", settings: Settings) -> dict[str, Any]:
     """Which tokens the answer and the one it is held against are, and how likely the model finds each."""
-    likely, told = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
+    likely, facts = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
     for name, ids in (("target", settings.target_ids), ("against", settings.against_ids)):
-        told[f"{name}_text"] = token_texts(run.model.tokenizer, ids)
-        told[f"{name}_probability"] = tuple(likely[list(ids)].tolist())
-    return told
+        facts[f"{name}_text"] = token_texts(run.model.tokenizer, ids)
+        facts[f"{name}_probability"] = tuple(likely[list(ids)].tolist())
+    return facts
 
 
 def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
@@ -158,6 +158,6 @@ def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
         layers, *rest = zip(*left, strict=True)
         at = [list(map(index, layers)), [circuit.row] * len(left), *rest]
         layer, run, head, dest, src = (torch.tensor(x, device=circuit.writes.device) for x in at)
-        told = circuit.writes.patterns.weights(layer, run, head, dest=dest, src=src).tolist()
-        weights |= dict(zip(left, told, strict=True))
+        values = circuit.writes.patterns.weights(layer, run, head, dest=dest, src=src).tolist()
+        weights |= dict(zip(left, values, strict=True))
     return [weights[n.layer, n.head, n.dest, n.src] if n.kind == "head" else None for n in nodes]

@@ -78,12 +78,12 @@ class Attempts:
             yield
         except KeyholeError as error:
             run = self.runs[index]
-            told = Untraced(index, prompt_text(run.model.tokenizer, run.token_ids), error)
+            untraced = Untraced(index, prompt_text(run.model.tokenizer, run.token_ids), error)
             if self.errors == "keep":
                 error.__cause__ = error.__context__ = error.__traceback__ = None  # they would keep the whole batch
-                self.failed.setdefault(index, told)
+                self.failed.setdefault(index, untraced)
             elif len(self.runs) > 1:
-                raise type(error)(str(told)) from error
+                raise type(error)(str(untraced)) from error
             else:
                 raise
 
@@ -93,21 +93,21 @@ class Batch:
 
     def __init__(
         self,
-        asked: Mapping[int, TraceRequest],
+        requests: Mapping[int, TraceRequest],
         how: TraceSettings,
         attempts: Attempts,
         report: Callable[[int], None],
     ) -> None:
         """`report` is called often, with the layers that are done since the last call; it raises to stop the work."""
-        self.numbers, self.how, self.attempts, self.report = list(asked), how, attempts, report
-        self.writes = Writes([one.run for one in asked.values()])
+        self.numbers, self.how, self.attempts, self.report = list(requests), how, attempts, report
+        self.writes = Writes([request.run for request in requests.values()])
         self.flows = None if how.mlps is None else Flows(self.writes, how.mlps)
         self.explained: list[Explained] = []
         self.waiting: dict[int, list[Int[np.ndarray, "place 4"]]] = defaultdict(list)  # by layer: run, head, dest, src
         self.settings: dict[int, Settings] = {}
-        for row, one in enumerate(asked.values()):
+        for row, request in enumerate(requests.values()):
             with attempts.at(self.numbers[row]):
-                self.settings[row] = _answered(one, how)
+                self.settings[row] = _answered(request, how)
         self.seeds = self._seeds()
 
     @property
@@ -123,29 +123,29 @@ class Batch:
             self._grow(layer)
             self.report(1)
         ends = [self.settings[row].end if row in self.settings else 0 for row in range(len(self.numbers))]
-        checks, found = check_runs(self.writes, logits_at=ends), dict[int, Callable[[], Circuit]]()
+        checks, circuits = check_runs(self.writes, logits_at=ends), dict[int, Callable[[], Circuit]]()
         facts = model_facts(self.writes.model)
         for row in self.alive:
             with self.attempts.at(self.numbers[row]):
                 check = checked(checks[row], self.writes.runs[row])
-                found[self.numbers[row]] = partial(self._circuit, row, check, facts)
+                circuits[self.numbers[row]] = partial(self._circuit, row, check, facts)
         self.writes.release()
-        return found
+        return circuits
 
     def _seeds(self) -> dict[int, list[Seed]]:
         """The writers at the end that each answer rests on: they hand on its influence, or wait to be explained."""
-        goals, found = dict[int, Goal](), dict[int, list[Seed]]()
+        goals, seeds = dict[int, Goal](), dict[int, list[Seed]]()
         for row, goal in goals_of(self.writes, self.settings).items():
             with self.attempts.at(self.numbers[row]):
                 goals[row] = goal()
         for row, choose in zip(goals, seeds_of(self.writes, list(goals.values())), strict=True):
             with self.attempts.at(self.numbers[row]):
-                found[row] = choose()
+                seeds[row] = choose()
                 if self.flows is not None:
-                    self.flows.seed(row, found[row])
+                    self.flows.seed(row, seeds[row])
                 else:
-                    self._wait(_heads([(row, seed.writer) for seed in found[row] if seed.writer.kind == "head"]))
-        return found
+                    self._wait(_heads([(row, seed.writer) for seed in seeds[row] if seed.writer.kind == "head"]))
+        return seeds
 
     def _wait(self, heads: Int[np.ndarray, "place 5"]) -> None:
         """Heads wait to be explained at their own layer; layer 0 and the first token end the recursion."""
@@ -163,7 +163,7 @@ class Batch:
             reached = [(row, w) for row in self.alive for w in self.flows.flows[row].reached("head", layer)]
             self._wait(_heads(reached))
         alive = set(self.alive)
-        places = [own for own in self.waiting.pop(layer, ()) if len(own)]
+        places = [group for group in self.waiting.pop(layer, ()) if len(group)]
         if not places:
             return
         chosen = self._distinct(np.concatenate(places))
@@ -172,12 +172,12 @@ class Batch:
             return
         sites = Sites(*torch.from_numpy(chosen.T.copy()).to(self.writes.device))
         between = partial(self.report, 0)
-        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.how.keys, between=between)
-        self.explained.append(found)
+        explained = explain_layer(self.writes, layer, sites, self._limits, keys=self.how.keys, between=between)
+        self.explained.append(explained)
         if self.flows is not None:
-            self.flows.explain_firings(found)
+            self.flows.explain_firings(explained)
         else:
-            self._wait(found.heads_behind())
+            self._wait(explained.heads_behind())
 
     def _distinct(self, places: Int[np.ndarray, "place 4"]) -> Int[np.ndarray, "distinct 4"]:
         """Each place once, by run, head, dest and src: numbers are compared faster than rows."""
@@ -188,17 +188,17 @@ class Batch:
         """Tau of firings; a function of the user's that gives no threshold refuses its prompt alone."""
         if not callable(self.how.tau):
             return thresholds(self.how.tau, rows, dests, visible)
-        found = [math.inf] * len(rows)
+        limits = [math.inf] * len(rows)
         for i, (row, dest, n) in enumerate(zip(rows, dests, visible, strict=True)):
             with self.attempts.at(self.numbers[row]):
-                found[i] = threshold(self.how.tau, dest, n)
-        return found
+                limits[i] = threshold(self.how.tau, dest, n)
+        return limits
 
     def _circuit(self, row: int, check: Check, facts: Mapping[str, str]) -> Circuit:
         firings = {}
-        for found in self.explained:
-            for i in np.nonzero(found.run == row)[0].tolist():
-                firing = found.firing(i)
+        for explained in self.explained:
+            for i in np.nonzero(explained.run == row)[0].tolist():
+                firing = explained.firing(i)
                 firings[firing.layer, firing.head, firing.dest, firing.src] = firing
         flow, settings = None if self.flows is None else self.flows.flows[row], self.settings[row]
         grown = Growing(self.writes, row, settings, self.seeds[row], firings, flow)

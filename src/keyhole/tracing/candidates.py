@@ -191,7 +191,7 @@ def dest_candidates(places: Places) -> Candidates:
     """What was written at dest: coordinates a^(c) = R_d (W_Q^T o_c s_d / n_d) G_d, rows a_k^(c) B_tk."""
     writes, layer, reads, pair = places.writes, places.layer, places.reads, places.pair
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+    record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
     n_layers, G_d = writes.below(layer)[0], om.G_d[head]
     B = record.k[run, record.kv(head)].to(writes.dtype) @ om.G_s[head].mT  # [firing, key, channel]
     scale = record.q_scale[run, head, dest] / record.norm_scale[run, dest]
@@ -211,11 +211,11 @@ def dest_candidates(places: Places) -> Candidates:
     gain = record.rule.scaling * (places.w.to(B.dtype)[:, None] @ B)[:, 0]
 
     def build(firings: Tensor, components: Tensor, channels: Tensor) -> Tensor:
-        own = firings if at is None else at[firings]
+        rows = firings if at is None else at[firings]
         value = local[firings[:, None], (components - factor.shape[1]).clamp_min(0), channels]
         if n_layers:
             c = components.clamp_max(factor.shape[1] - 1)
-            moved = factor[firings[:, None], c] * coord[own[:, None], c, channels]
+            moved = factor[firings[:, None], c] * coord[rows[:, None], c, channels]
             value = torch.where(components < factor.shape[1], moved, value)
         return record.rule.scaling * value[..., None] * B[firings[:, None], :, channels]
 
@@ -226,7 +226,7 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
     """What was written at the keys: rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k, at all keys or at the source alone."""
     writes, layer, reads, key = places.writes, places.layer, places.reads, places.reads.key[places.pair]
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+    record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
     kv, n_layers, n_moved, G_s = record.kv(head), writes.below(layer)[0], writes.moved_below(layer), om.G_s[head]
     touched = torch.ones_like(places.w) if keys == "all" else _only(places.sites.src, places.w)
     pull = (places.w * touched).to(writes.dtype)
@@ -253,11 +253,11 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
         value = offered[f, (components - n_moved).clamp_min(0), :, channels]
         is_moved = components < n_moved
         if n_moved and bool(is_moved.any()):
-            picks, k, own = components[is_moved], channels[is_moved], f[is_moved]
+            picks, k, moved = components[is_moved], channels[is_moved], f[is_moved]
             index, mover, source = writes.moved_by(picks)
-            column = writes.patterns.columns(index, run[own], mover, source) * per_move[own, index]
-            y = reads.k_moved[key[own], picks]
-            value[is_moved] = column * _along_keys(y, k, record.rotary, om.G_s[head[own], k])
+            column = writes.patterns.columns(index, run[moved], mover, source) * per_move[moved, index]
+            y = reads.k_moved[key[moved], picks]
+            value[is_moved] = column * _along_keys(y, k, record.rotary, om.G_s[head[moved], k])
         value = value * a[firings].gather(1, channels)[..., None]
         return value if keys == "all" else value * touched[firings][:, None].to(value.dtype)
 

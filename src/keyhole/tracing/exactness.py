@@ -1,4 +1,8 @@
-"""How exact is Keyhole on this model? Scores from channels, residual streams from writers, logits from both, MLPs."""
+"""How exact is Keyhole on this model? What it decomposes is put together again and compared with the model's numbers.
+
+Scores are summed from channels, residual streams from writers, logits from the last residual stream, and what MLPs
+write from their folded weights.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole._moved import attributes_of
 from keyhole.brief import brief
 from keyhole.models.capture import plain_logits
 from keyhole.models.mlps import NoMlp
@@ -17,7 +22,6 @@ from keyhole.models.stacks import read_values, stack
 from keyhole.qk.channels import layer_in_channels
 from keyhole.tracing.mlp_places import mlp_places
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import biases_of, values_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
     from keyhole.models.tokens import Prompt
 
 _RANDOM_TOKENS = 24
-_TOKENS = 64  # at which residual streams are rebuilt, at most
+_TOKENS = 64  # at which residual streams are summed up, at most
+_FLOATS = 1 << 24  # of what heads move, held at once: 64 MB in float32
 
 
 @dataclass(frozen=True)
@@ -33,27 +38,27 @@ class LayerCheck:
     """Errors of one layer: scores relative to the largest of their head, residuals to the largest of their token."""
 
     layer: int
-    scores: float | None  # from channels, over all heads and all pairs of tokens; None: no attention here
+    scores: float | None  # from channels, over all heads and all pairs of tokens; None: a layer without attention
     values: float | None  # from the residual stream
-    residual: float  # what the layer's successor reads, as the sum of all writers so far
+    residual: float  # of what the next layer reads, as the sum of all writers up to here
     deficient_heads: int  # heads with directions that no channel holds: their scores have a rest
-    largest_term: float | None = None  # of any score's split, at most, relative to the largest score of the head
-    mlp: float | None = None  # what the MLP writes, from its folded weights; None: not rebuilt
+    largest_term: float | None = None  # upper bound of any score's split, relative to the largest score of the head
+    mlp: float | None = None  # of what the MLP writes, from its folded weights; None: not compared
 
 
 @dataclass(frozen=True)
 class Check:
-    """How exact Keyhole is on one model and one prompt."""
+    """How exact Keyhole is on one model and one prompt. All errors are relative to the largest value compared."""
 
     __repr__ = brief
 
-    model: str
-    n_tokens: int
-    dtype: str
-    tolerance: float
+    model: str  # its name
+    n_tokens: int  # of the prompt
+    dtype: str  # in which the model runs
+    tolerance: float  # errors up to here are rounding
     layers: tuple[LayerCheck, ...]
-    logits: float
-    own: float | None = None  # the captured pass against a plain one, under the model's own attention; None: not run
+    logits: float  # error of the logits of everything that was written
+    plain_pass: float | None = None  # of the recorded pass against one with the model's own attention; None: not run
 
     @property
     def scores(self) -> float:
@@ -68,43 +73,61 @@ class Check:
     @property
     def mlps(self) -> float | None:
         """The largest error of what any MLP writes; None where Keyhole has no facts of this model's MLPs."""
-        found = [c.mlp for c in self.layers if c.mlp is not None]
-        return _worst(found) if found else None
+        errors = [c.mlp for c in self.layers if c.mlp is not None]
+        return _worst(errors) if errors else None
 
     @property
     def exact(self) -> bool:
         """Do all errors stay within what rounding explains?"""
-        errors = (self.scores, self.residuals, self.logits, self.own or 0.0, self.mlps or 0.0)
+        errors = (self.scores, self.residuals, self.logits, self.plain_pass or 0.0, self.mlps or 0.0)
         return all(e <= self.tolerance for e in errors)
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("Check")
 
 
 def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | None = None, seed: int = 0) -> Check:
-    """Rebuild everything Keyhole decomposes and compare with the model's own. Random tokens if no prompt is given.
+    """How exact is Keyhole on this model? Everything it decomposes is summed up and compared with the model's numbers.
 
-    A plain forward pass, under the model's own attention implementation, guards the captured one.
+    A plain forward pass, under the model's own attention implementation, checks the recorded one.
+
+    Args:
+        model: As `keyhole.load` returns it.
+        prompt: Text or token ids. Default: 24 random tokens.
+        tolerance: Errors up to here count as rounding. Default: 1e-4 in float32, 1e-5 in float64, more in half
+            precision.
+        seed: Of the random tokens.
+
+    Returns:
+        A `Check`: `exact` (yes or no), the largest errors of `scores`, `residuals`, `logits` and `mlps`, and those of
+        each layer in `layers`.
+
+    >>> import keyhole
+    >>> keyhole.check(keyhole.load(), "Mary gave a drink to John").exact
+    True
     """
     run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
     with exact_matmul():
-        own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
+        logits = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
         writes = Writes([run])
-        (found,) = check_runs(writes, tolerance=tolerance)
-        layers = tuple(replace(one, mlp=_mlp_error(writes, one.layer)) for one in found.layers)
-        (error,) = _relative((run.logits - own[0])[None], own, writes.inside)
-    return replace(found, own=error, layers=layers)
+        (result,) = check_runs(writes, tolerance=tolerance)
+        layers = tuple(replace(errors, mlp=_mlp_error(writes, errors.layer)) for errors in result.layers)
+        (error,) = _relative((run.logits - logits[0])[None], logits, writes.inside)
+    return replace(result, plain_pass=error, layers=layers)
 
 
 def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
-    """`check` for a run that exists, without the plain pass."""
-    (found,) = check_runs(Writes([run]), tolerance=tolerance)
-    return found
+    """`check` of a run that exists, without the plain pass."""
+    (result,) = check_runs(Writes([run]), tolerance=tolerance)
+    return result
 
 
 def check_runs(
     writes: Writes, *, tolerance: float | None = None, logits_at: Sequence[int] | None = None
 ) -> list[Check]:
-    """The same for several runs, side by side; logits at one position of each only, if asked.
+    """`check_run` of several runs side by side; with `logits_at`, logits are compared at that position of each run.
 
-    Residual streams and logits are rebuilt at every token, in long prompts at some that are spread over them.
+    Residual streams and logits are summed up at every token, in long prompts at some that are spread over them.
     """
     layers: list[list[LayerCheck]] = [[] for _ in writes.runs]
     at = _spread(writes.n, logits_at or ())
@@ -112,20 +135,20 @@ def check_runs(
     with exact_matmul():
         total, depth = writes.layer(0).resid[:, at].to(writes.dtype), len(writes.runs[0].layers)
         for index in range(depth):
-            record, own = writes.layer(index), dict[str, list[Any]]()
-            if record.attention is not None:
-                own = _score_errors(writes, index)
-                values = read_values(record, writes.weights(index)) - record.attention.v
-                own["values"] = _relative(values, record.attention.v, writes.inside)
-                total = total.to(record.resid.device) + _moved(writes, index, at)
-            if record.mixer is not None:
-                total = total + record.mixer[:, at]
-            total = total + record.mlp[:, at]
+            layer, errors = writes.layer(index), dict[str, list[Any]]()
+            if layer.attention is not None:
+                errors = _score_errors(writes, index)
+                values = read_values(layer, writes.folded(index)) - layer.attention.v
+                errors["values"] = _relative(values, layer.attention.v, writes.inside)
+                total = total.to(layer.resid.device) + _attention_written(writes, index, at)
+            if layer.mixer is not None:
+                total = total + layer.mixer[:, at]
+            total = total + layer.mlp[:, at]
             after = (writes.layer(index + 1).resid if index + 1 < depth else writes.final_resid)[:, at]
-            residual = _relative(total - after.to(total), after, inside)
-            for row, found in enumerate(layers):
-                told = {name: column[row] for name, column in own.items()}
-                found.append(LayerCheck(index, residual=residual[row], **{**_NO_ATTENTION, **told}))
+            errors["residual"] = _relative(total - after.to(total), after, inside)
+            for row, checked in enumerate(layers):
+                of_run = {name: column[row] for name, column in errors.items()}
+                checked.append(LayerCheck(index, **{**_NO_ATTENTION, **of_run}))
         logits = _logits_errors(writes, total, at, logits_at)
     dtype = writes.runs[0].logits.dtype
     return [
@@ -134,10 +157,10 @@ def check_runs(
             n_tokens=len(run),
             dtype=str(dtype).removeprefix("torch."),
             tolerance=tolerance_of(dtype) if tolerance is None else tolerance,
-            layers=tuple(found),
+            layers=tuple(checked),
             logits=error,
         )
-        for run, found, error in zip(writes.runs, layers, logits, strict=True)
+        for run, checked, error in zip(writes.runs, layers, logits, strict=True)
     ]
 
 
@@ -151,18 +174,21 @@ def _spread(n: int, needed: Sequence[int]) -> list[int]:
     return sorted({*range(n - 1, -1, -step), *needed})
 
 
-def _moved(writes: Writes, layer: int, at: list[int]) -> Float[Tensor, "runs at d_model"]:
-    """What attention writes at some tokens, as a sum over what each head moves from each token, and its biases.
+def _attention_written(writes: Writes, layer: int, at: list[int]) -> Float[Tensor, "runs at d_model"]:
+    """What attention writes at some tokens: the sum over heads h and sources b of A_tb (v_b - b_V) W_O / m_t, and bias.
 
-    The model projects the sum of all heads at once; to do the same again would come out equal to the bit, whatever the
-    weights of single writers are worth.
+    The model projects the sum of all heads at once. To do the same again would come out equal to the bit, whatever the
+    weights of single writers are worth: so each (head, source) is a term of its own here.
     """
-    record, w = writes.record(layer), writes.weights(layer)
-    values, total = values_of(record, w), biases_of(record, w, at)
-    for head in range(values.shape[-3]):
-        moved = values[..., head, :, :] @ w.W_O[head]
-        total = total + record.weights([head], at)[..., 0, :, :] @ moved / record.out_scale[..., at, None]
-    return total
+    index = writes.attention_layers.index(layer)
+    A = writes.patterns.from_dests(index, at)
+    total = A.new_zeros(len(A), len(at), writes.model.dims.d_model)
+    step = max(1, _FLOATS // (len(A) * writes.n * total.shape[-1]))
+    for start in range(0, A.shape[1], step):  # some heads at a time: memory stays linear in the prompt
+        heads = slice(start, start + step)
+        weights = A[:, heads].transpose(1, 2).flatten(2)  # runs, at, (head, source)
+        total += weights @ writes.moved_by_heads(index, heads).flatten(1, 2)
+    return total / writes.record(layer).out_scale[:, at, None] + writes.biases(layer, at)
 
 
 _NO_ATTENTION: dict[str, Any] = {"scores": None, "values": None, "deficient_heads": 0}
@@ -175,12 +201,12 @@ def _logits_errors(
     out = writes.model.head_out()
     state = total.to(out.W_U.device) / writes.final_scale[:, at, None]
     if ends is None:
-        own = stack([run.logits for run in writes.runs])[:, at]
-        return _relative(out.logits(state @ out.W_U) - own.to(out.W_U), own, writes.inside[:, at])
+        logits = stack([run.logits for run in writes.runs])[:, at]
+        return _relative(out.logits(state @ out.W_U) - logits.to(out.W_U), logits, writes.inside[:, at])
     rows = torch.arange(len(writes.runs), device=state.device)
-    own = torch.stack([run.logits[end] for run, end in zip(writes.runs, ends, strict=True)])[:, None]
-    ours = out.logits(state[rows, [at.index(end) for end in ends]] @ out.W_U)[:, None]
-    return _relative(ours - own.to(ours), own, torch.ones_like(ours[..., 0]))
+    logits = torch.stack([run.logits[end] for run, end in zip(writes.runs, ends, strict=True)])[:, None]
+    summed = out.logits(state[rows, [at.index(end) for end in ends]] @ out.W_U)[:, None]
+    return _relative(summed - logits.to(summed), logits, torch.ones_like(summed[..., 0]))
 
 
 def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[int]:
@@ -192,27 +218,27 @@ def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[i
 
 
 def _score_errors(writes: Writes, layer: int) -> dict[str, list[Any]]:
-    """Error of all scores of a layer: channel sums of rebuilt queries and keys against the captured ones.
+    """Error of all scores of a layer: sums over channels, from the residual stream, against captured queries and keys.
 
     Also how many heads have a rest, and a bound on the largest term. In blocks of destinations, so that memory stays
     linear in the prompt; relative to the largest score of each head.
     """
     record = writes.record(layer)
-    found = layer_in_channels(writes.layer(layer), writes.weights(layer), writes.omega(layer))
-    missed = largest = found.a.new_zeros(found.a.shape[:2])
-    inside = writes.inside.to(found.a)[:, None]
+    split = layer_in_channels(writes.layer(layer), writes.folded(layer), writes.omega(layer))
+    missed = largest = split.a.new_zeros(split.a.shape[:2])
+    inside = writes.inside.to(split.a)[:, None]
     for dests in record.blocks:
         block = slice(dests.start, dests.stop)
-        told = inside[..., block, None] * inside[..., None, :]
-        own = record.scores(record.heads, dests) * told
-        error = (found.scores(block) * told - own).abs()
-        missed, largest = torch.maximum(missed, error.amax((2, 3))), torch.maximum(largest, own.abs().amax((2, 3)))
+        pairs = inside[..., block, None] * inside[..., None, :]
+        scores = record.scores(record.heads, dests) * pairs
+        error = (split.scores(block) * pairs - scores).abs()
+        missed, largest = torch.maximum(missed, error.amax((2, 3))), torch.maximum(largest, scores.abs().amax((2, 3)))
     largest = largest.clamp_min(1e-30)
-    a, B = (x.abs() * inside[..., None] for x in (found.a, found.B))
+    a, B = (x.abs() * inside[..., None] for x in (split.a, split.B))
     terms = (a.amax(2) * B.amax(2)).amax(2)
     return {
         "scores": (missed / largest).amax(1).tolist(),
-        "deficient_heads": [int((found.rank < found.k.shape[-1]).sum())] * len(writes.runs),
+        "deficient_heads": [int((split.rank < split.k.shape[-1]).sum())] * len(writes.runs),
         "largest_term": (terms / largest).amax(1).tolist(),
     }
 
@@ -227,15 +253,15 @@ def _mlp_error(writes: Writes, layer: int) -> float | None:
 
 
 def _relative(
-    missed: Float[Tensor, "runs *any pos size"], own: Float[Tensor, "runs *any pos size"], inside: Tensor
+    missed: Float[Tensor, "runs *any pos size"], model: Float[Tensor, "runs *any pos size"], inside: Tensor
 ) -> list[float]:
     """The largest difference at each token (of values: in each head) relative to the largest there; the worst of a run.
 
     Token by token, because one with a massive activation would hide errors at all others.
     """
-    told = inside.view(len(inside), *[1] * (missed.ndim - 3), -1, 1).to(missed)
-    missed, own = ((x.to(missed) * told).abs().flatten(2).amax(2) for x in (missed, own))
-    return (missed / own.clamp_min(1e-30)).amax(1).tolist()
+    counted = inside.view(len(inside), *[1] * (missed.ndim - 3), -1, 1).to(missed)
+    missed, model = ((x.to(missed) * counted).abs().flatten(2).amax(2) for x in (missed, model))
+    return (missed / model.clamp_min(1e-30)).amax(1).tolist()
 
 
 def _worst(errors: list[float]) -> float:

@@ -104,10 +104,10 @@ class Firing:
 
     def __repr__(self) -> str:
         dest, src = (token_label(self.run.tokens, t) for t in (self.dest, self.src))
-        found = sum(len(side.signals) for side in self.sides)
+        signals = sum(len(side.signals) for side in self.sides)
         return (
             f"<Firing of head {self.layer}.{self.head}, {dest} <- {src}: attention {self.attention:.3f}, tau "
-            f"{self.tau:.3f}, {found} signals>"
+            f"{self.tau:.3f}, {signals} signals>"
         )
 
     def _repr_html_(self) -> str:
@@ -154,7 +154,7 @@ class Signals:
         return _starts(self.removed.firing, len(self.removed.reached))
 
     @cached_property
-    def own(self) -> list[int]:
+    def signal_rows(self) -> list[int]:
         """The same for its signals."""
         return _starts(self.firing, len(self.removed.reached))
 
@@ -189,7 +189,7 @@ class Explained:
     visible: Int[np.ndarray, "firing"]
     fires: Bool[np.ndarray, "firing"]
     sides: tuple[Signals, Signals]  # dest and src
-    _made: dict[int, Firing] = field(default_factory=dict, repr=False, compare=False)
+    _firings: dict[int, Firing] = field(default_factory=dict, repr=False, compare=False)
     _writers: dict[tuple[int, int], Writer] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -198,8 +198,8 @@ class Explained:
     @property
     def sites(self) -> Sites:
         """Where they are, as tensors."""
-        own = (self.run, self.head, self.dest, self.src)
-        return Sites(*(torch.from_numpy(column).to(self.writes.device) for column in own))
+        columns = (self.run, self.head, self.dest, self.src)
+        return Sites(*(torch.from_numpy(column).to(self.writes.device) for column in columns))
 
     def places(self) -> list[tuple[int, int, int, int]]:
         """(run, head, dest, src) of each."""
@@ -211,47 +211,47 @@ class Explained:
 
     def firing(self, i: int) -> Firing:
         """One of them."""
-        if i not in self._made:
-            self._made[i] = self._firing(i)
-        return self._made[i]
+        if i not in self._firings:
+            self._firings[i] = self._firing(i)
+        return self._firings[i]
 
     def _firing(self, i: int) -> Firing:
-        sides = tuple(self._side(one, i) for one in self.sides) if self.fires[i] else ()
+        sides = tuple(self._side(side, i) for side in self.sides) if self.fires[i] else ()
         place = (self.layer, int(self.head[i]), int(self.dest[i]), int(self.src[i]))
-        told = (float(self.attention[i]), float(self.tau[i]), int(self.visible[i]))
-        return Firing(*place, *told, sides, self.writes.runs[self.run[i]], self.why_not)
+        numbers = (float(self.attention[i]), float(self.tau[i]), int(self.visible[i]))
+        return Firing(*place, *numbers, sides, self.writes.runs[self.run[i]], self.why_not)
 
     def heads_behind(self) -> Int[np.ndarray, "signal 5"]:
         """Every head among the signals: (run, layer, head, dest, src)."""
-        found = []
-        for one in self.sides:
-            at = np.nonzero(one.component < self.writes.moved_below(self.layer))[0]
-            layer, head, source = self.writes.moved_by(one.component[at])
-            token = (self.dest if one.side == "dest" else self.src)[one.firing[at]]
+        heads = []
+        for signals in self.sides:
+            at = np.nonzero(signals.component < self.writes.moved_below(self.layer))[0]
+            layer, head, source = self.writes.moved_by(signals.component[at])
+            token = (self.dest if signals.side == "dest" else self.src)[signals.firing[at]]
             layers = np.array(self.writes.attention_layers)[layer]
-            found.append(np.stack([self.run[one.firing[at]], layers, head, token, source], axis=1))
-        return np.concatenate(found)
+            heads.append(np.stack([self.run[signals.firing[at]], layers, head, token, source], axis=1))
+        return np.concatenate(heads)
 
-    def _side(self, one: Signals, i: int) -> Side:
-        head, token = int(self.head[i]), int((self.dest if one.side == "dest" else self.src)[i])
-        rows = slice(one.rows[i], one.rows[i + 1])
-        components, channels, ig, after = one.removals
-        made = {c: self._writer(c, head, token) for c in set(components[rows])}
-        gone = [made[c] for c in components[rows]]
+    def _side(self, columns: Signals, i: int) -> Side:
+        head, token = int(self.head[i]), int((self.dest if columns.side == "dest" else self.src)[i])
+        rows = slice(columns.rows[i], columns.rows[i + 1])
+        components, channels, ig, after = columns.removals
+        writers = {c: self._writer(c, head, token) for c in set(components[rows])}
+        gone = [writers[c] for c in components[rows]]
         removed = tuple(map(Removal, gone, channels[rows], ig[rows], after[rows]))
-        found = one.signals[one.own[i] : one.own[i + 1]]
-        signals = tuple(Signal(made[c], one.side, named, *numbers) for c, named, numbers in found)
+        signals_of = columns.signals[columns.signal_rows[i] : columns.signal_rows[i + 1]]
+        signals = tuple(Signal(writers[c], columns.side, named, *numbers) for c, named, numbers in signals_of)
         last = removed[-1].after if removed else float(self.attention[i])
-        return Side(one.side, signals, removed, last, bool(one.removed.reached[i]))
+        return Side(columns.side, signals, removed, last, bool(columns.removed.reached[i]))
 
     def _writer(self, component: int, head: int, token: int) -> Writer:
         """Who a component is, as it is seen at a token; made once for all firings that meet it there."""
-        found = self._writers.get((component, token))
-        if found is None:
-            found = self.writes.writer(component, self.layer, head, token)
-            if found.kind != "offset":  # which is each head's own
-                self._writers[component, token] = found
-        return found
+        known = self._writers.get((component, token))
+        if known is None:
+            known = self.writes.writer(component, self.layer, head, token)
+            if known.kind != "offset":  # which is each head's own
+                self._writers[component, token] = known
+        return known
 
 
 def gather(
@@ -274,18 +274,18 @@ def gather(
     whose, first = rank[inverse], np.sort(first)
     size = np.bincount(whose, minlength=len(first))
     moved = component[first] < writes.moved_below(layer)
-    told = ~(moved & (component[first] % writes.n > token[firing[first]]))
+    possible = ~(moved & (component[first] % writes.n > token[firing[first]]))
     return Signals(
         side=side,
         removed=removed,
-        firing=firing[first][told],
-        component=component[first][told],
-        weight=_added(whose, sign * (weight - removed.after), len(first))[told],
-        ig=_added(whose, removed.ig, len(first))[told],
-        alone=(sign * (before[firing[first]] - removed.alone[first]))[told],
+        firing=firing[first][possible],
+        component=component[first][possible],
+        weight=_added(whose, sign * (weight - removed.after), len(first))[possible],
+        ig=_added(whose, removed.ig, len(first))[possible],
+        alone=(sign * (before[firing[first]] - removed.alone[first]))[possible],
         channels=removed.channel[np.argsort(whose, kind="stable")],
-        start=(np.cumsum(size) - size)[told],
-        size=size[told],
+        start=(np.cumsum(size) - size)[possible],
+        size=size[possible],
     )
 
 
@@ -298,8 +298,8 @@ def _added(
 
 def _starts(firing: Int[np.ndarray, "row"], n: int) -> list[int]:
     """Where the rows of each of n firings begin, and where the last one's end."""
-    found: list[int] = np.searchsorted(firing, np.arange(n + 1)).tolist()
-    return found
+    starts: list[int] = np.searchsorted(firing, np.arange(n + 1)).tolist()
+    return starts
 
 
 # How does a firing read? Its signals, one line each.
@@ -322,8 +322,8 @@ def firing_text(firing: "Firing") -> str:
     for side in firing.sides:
         passed, sign = ("below", "positive") if here else ("above", "negative")
         state = "" if side.reached else f", not {passed} tau: no candidate with a {sign} attribution is left"
-        what = "these signals, removed in this order" if here else "these signals, which keep it from attending here"
-        lines.append(f"  {side.side} side: {firing.attention:.3f} -> {side.after:.3f} without {what}{state}")
+        removed = "these signals, removed in this order" if here else "these signals, which keep it from attending here"
+        lines.append(f"  {side.side} side: {firing.attention:.3f} -> {side.after:.3f} without {removed}{state}")
         shown = side.signals if here else sorted(side.signals, key=lambda s: -s.weight)[:_SHOWN]
         for s in shown:
             lines.append(

@@ -165,7 +165,7 @@ def answer_pushes(run: "Run", end: int) -> dict[tuple[int, int, int], float]:
         parts = parts_at(writes, [(0, end)], goal.along[None], layer=goal.layer, attended=False)
         values = parts.values[0, : parts.n_moved].tolist()
     who = [parts.writer(0, component) for component in range(parts.n_moved)]
-    return {(one.layer, one.head or 0, one.src): value for one, value in zip(who, values, strict=True)}
+    return {(writer.layer, writer.head or 0, writer.src): value for writer, value in zip(who, values, strict=True)}
 
 
 def _not_favoured(writes: Writes, run: int, end: int, targets: list[int], against: list[int]) -> str:

@@ -60,7 +60,7 @@ def parts_at(
 def norms_at(writes: "Writes", spot: Spot, *, layer: int, attended: bool) -> Parts:
     """How much each writer of a layer's residual stream wrote at a token."""
     (n_layers, n_local), (run, token) = _below(writes, layer, attended), spot
-    weights = [writes.weights(own).W_O for own in writes.attention_layers[:n_layers]]
+    weights = [writes.folded(index).W_O for index in writes.attention_layers[:n_layers]]
     moved = [(v @ W_O).norm(dim=-1) for v, W_O in zip(writes.values[run], weights, strict=False)]
     stacked = torch.stack(moved) if moved else writes.values[run, :0, ..., 0]
     return _gathered(writes, [spot], stacked[None], writes.local[run, :n_local, token].norm(dim=1)[None])
@@ -77,7 +77,7 @@ def _below(writes: "Writes", layer: int, attended: bool) -> tuple[int, int]:
     n_layers, n_local = writes.below(layer)
     if attended:
         n_layers += layer in writes.attention_layers
-        n_local += sum(1 for kind, own in writes.local_slots if own == layer and kind in ("bias", "mixer"))
+        n_local += sum(1 for kind, of in writes.local_slots if of == layer and kind in ("bias", "mixer"))
     return n_layers, n_local
 
 
@@ -101,10 +101,10 @@ def _moved(
     """(v_b W_O) . g of every head and source; writes themselves for short prompts, W_O g first for long ones."""
     parts = []  # run by run: what was moved is not copied for each spot
     if writes.n <= writes.values.shape[-1]:
-        parts = [writes.moved[row, :n_layers] @ g[own].T for row, own in adjoining(run)]
+        parts = [writes.moved[row, :n_layers] @ g[at].T for row, at in adjoining(run)]
     else:
-        W_O = [writes.weights(layer).W_O for layer in writes.attention_layers[:n_layers]]
-        for row, own in adjoining(run):
-            found = [v @ (W @ g[own].T) for v, W in zip(writes.values[row], W_O, strict=False)]
-            parts.append(torch.stack(found) if found else g.new_zeros(0, 0, 0, len(g[own])))
+        W_O = [writes.folded(layer).W_O for layer in writes.attention_layers[:n_layers]]
+        for row, at in adjoining(run):
+            moved = [v @ (W @ g[at].T) for v, W in zip(writes.values[row], W_O, strict=False)]
+            parts.append(torch.stack(moved) if moved else g.new_zeros(0, 0, 0, len(g[at])))
     return torch.cat(parts, dim=-1).permute(3, 0, 1, 2)

@@ -53,18 +53,18 @@ def covering(
     """
     n = min(_FIRST, parts.values.shape[1])
     values, order = (x.tolist() for x in parts.values.topk(n, dim=1))
-    found = list[tuple[Cause, ...]]()
+    causes = list[tuple[Cause, ...]]()
     for i, whole in enumerate(s):
-        own, most, which = 0.0 if offset is None else offset[i], values[i], order[i]
+        constant, most, which = 0.0 if offset is None else offset[i], values[i], order[i]
         if not whole > 0:
-            found.append(())
+            causes.append(())
             continue
-        if sum(most) < cover * whole + abs(own):  # rare: more may be needed
+        if sum(most) < cover * whole + abs(constant):  # rare: more may be needed
             most, which = (x.tolist() for x in parts.values[i].sort(descending=True))
         ranked = list(zip(most, which, strict=True))
-        insort(ranked, (own, -1), key=_descending)
-        found.append(_covering(parts, i, ranked, whole, cover))
-    return found
+        insort(ranked, (constant, -1), key=_descending)
+        causes.append(_covering(parts, i, ranked, whole, cover))
+    return causes
 
 
 def _descending(part: tuple[float, int]) -> float:
@@ -106,17 +106,19 @@ def without(
     )
     anew, added = places.scale / scale, places.pre(vectors, at)  # as if the norm had seen what is left
     slot = torch.tensor([j for named in causes for j in range(len(named))], dtype=torch.long, device=vectors.device)
-    most, found, start = max(map(len, causes), default=0), list[_Told](), 0
-    size = max(1, _NEURON_FLOATS // max(1, (2 * most + 2) * sum(own.shape[2] for own in places.clean)))
+    most, left, start = max(map(len, causes), default=0), list[_Left](), 0
+    size = max(1, _NEURON_FLOATS // max(1, (2 * most + 2) * sum(result.shape[2] for result in places.clean)))
     for first in range(0, len(causes), size):
         spots = slice(first, min(first + size, len(causes)))
         n = sum(map(len, causes[spots]))
         rows = slice(start, start + n)
-        padded = [_padded(own[:, rows], index[rows] - first, slot[rows], (spots.stop - first, most)) for own in added]
-        found += _without(places, along, spots, padded, anew, [len(named) for named in causes[spots]])
+        padded = [
+            _padded(result[:, rows], index[rows] - first, slot[rows], (spots.stop - first, most)) for result in added
+        ]
+        left += _without(places, along, spots, padded, anew, [len(named) for named in causes[spots]])
         start += n
-    told = zip(found, s, offset, causes, strict=True)
-    return [own.shares(whole, constant, named) for own, whole, constant, named in told]
+    results = zip(left, s, offset, causes, strict=True)
+    return [result.shares(whole, constant, named) for result, whole, constant, named in results]
 
 
 def _written(places: Places, at: Sequence[int], causes: Sequence[Cause]) -> Float[Tensor, "cause d_model"]:
@@ -130,16 +132,16 @@ def _written(places: Places, at: Sequence[int], causes: Sequence[Cause]) -> Floa
 
 
 def _padded(
-    own: Float[Tensor, "kind cause neuron"], spot: Tensor, slot: Tensor, shape: tuple[int, int]
+    added: Float[Tensor, "kind cause neuron"], spot: Tensor, slot: Tensor, shape: tuple[int, int]
 ) -> Float[Tensor, "kind spot most neuron"]:
     """Causes spot by spot, with nothing where a spot has fewer."""
-    out = own.new_zeros(own.shape[0], *shape, own.shape[2])
-    out[:, spot, slot] = own
+    out = added.new_zeros(added.shape[0], *shape, added.shape[2])
+    out[:, spot, slot] = added
     return out
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Left:
     """What is written along the direction, the offset included."""
 
     in_turn: Sequence[float]  # without it and those before it
@@ -151,14 +153,14 @@ class _Told:
         """The same as shares of s; the offset, where it is a cause, is taken from what is written."""
         if not causes:
             return Without((), math.nan, math.nan, math.nan)
-        told, before, taken = list[Cause](), s, 0.0
+        causes_with, before, taken = list[Cause](), s, 0.0
         for cause, left, alone in zip(causes, self.in_turn, self.alone, strict=False):
-            own = offset if cause.writer is None else 0.0
-            taken += own
-            told.append(replace(cause, weight=(before - (left - taken)) / s, alone=1 - (alone - own) / s))
+            constant = offset if cause.writer is None else 0.0
+            taken += constant
+            causes_with.append(replace(cause, weight=(before - (left - taken)) / s, alone=1 - (alone - constant) / s))
             before = left - taken
         return Without(
-            causes=tuple(told), left=before / s, left_renormed=(self.renormed - taken) / s, kept=self.kept / s
+            causes=tuple(causes_with), left=before / s, left_renormed=(self.renormed - taken) / s, kept=self.kept / s
         )
 
 
@@ -169,19 +171,23 @@ def _without(
     added: Sequence[Float[Tensor, "kind spot cause neuron"]],
     anew: Float[Tensor, "all 1"],
     sizes: Sequence[int],
-) -> list[_Told]:
+) -> list[_Left]:
     """Some places, given what each of their causes adds to the neurons, expert by expert; so many causes each."""
     n, inputs = added[0].shape[2], []
-    own = torch.arange(n, device=anew.device) < torch.tensor(sizes, device=anew.device)[:, None]
-    asked = torch.cat([own, own, own.new_ones(len(own), 2)], dim=1)  # neurons are the costly part
+    present = torch.arange(n, device=anew.device) < torch.tensor(sizes, device=anew.device)[:, None]
+    used = torch.cat([present, present, present.new_ones(len(present), 2)], dim=1)  # neurons are the costly part
     for clean, baseline, each in zip(places.clean, places.baseline, added, strict=True):
         whole, start = clean[:, spots, None], baseline[:, spots, None]
         all_of = each.sum(2, keepdim=True)
         renormed = anew[spots, :, None] * (whole - all_of)
-        inputs.append(torch.cat([whole - each.cumsum(2), whole - each, start + all_of, renormed], dim=2)[:, asked])
-    rows = torch.nonzero(asked)[:, 0] + spots.start
-    told = torch.zeros_like(asked, dtype=anew.dtype).masked_scatter(asked, places.told(along, inputs, rows)).tolist()
-    return [_Told(row[:n], row[n : 2 * n], row[-2], row[-1]) for row in told]
+        inputs.append(torch.cat([whole - each.cumsum(2), whole - each, start + all_of, renormed], dim=2)[:, used])
+    rows = torch.nonzero(used)[:, 0] + spots.start
+    values = (
+        torch.zeros_like(used, dtype=anew.dtype)
+        .masked_scatter(used, places.written_along(along, inputs, rows))
+        .tolist()
+    )
+    return [_Left(row[:n], row[n : 2 * n], row[-2], row[-1]) for row in values]
 
 
 # Which writers made an MLP write this? Those that account for most of it, in order, with what is left without them.
@@ -232,9 +238,9 @@ class MlpWrite:
     def record(self) -> dict[str, Any]:
         """As plain data, without vectors."""
         hidden = ("g", "direction", "among", "index", "causes")
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in hidden}
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in hidden}
         causes = [asdict(cause) for cause in self.causes]
-        return {**told, "cancels": self.cancels, "causes": causes, "tokens": list(self.run.tokens)}
+        return {**data, "cancels": self.cancels, "causes": causes, "tokens": list(self.run.tokens)}
 
     def __str__(self) -> str:
 
@@ -279,7 +285,9 @@ def explain_mlp(
 def explain_places(places: Places, d: Float[Tensor, "spot d_model"], cover: float) -> list[MlpWrite]:
     """What an MLP writes at each of its places along a direction there, all in one pass back; causes where s > 0."""
     along = places.along(d)
-    s = [value or math.nan for value in places.told(along, places.clean).tolist()]  # of nothing there are no shares
+    s = [
+        value or math.nan for value in places.written_along(along, places.clean).tolist()
+    ]  # of nothing there are no shares
     g, offsets = places.back(along)
     offset, attended = offsets.tolist(), not places.weights.parallel
     parts = parts_at(places.stream, places.spots, g, layer=places.layer, attended=attended)

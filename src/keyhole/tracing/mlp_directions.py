@@ -84,7 +84,7 @@ class Readings:
     ) -> Float[Tensor, "signal d_model"]:
         """The direction of each signal of one side, at its token: of which firing, through which channels."""
         writes, layer = self.writes, self.layer
-        record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+        record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
         at = torch.tensor(firings, dtype=torch.long, device=writes.device)
         run, head = self.sites.run[at], self.sites.head[at]
         picked = _picked(channels, self._gains[side].shape[1]).to(writes.device)
@@ -98,8 +98,8 @@ class Readings:
             turned = record.rotary.at(t).transpose(turned)
         turned = turned * (scale / record.norm_scale[run, t])[:, None]
         out = turned.new_empty(len(turned), writes.model.dims.d_model)
-        for h, own in by_number(head):
-            out[own] = turned[own] @ (w.W_Q[h] if side == "dest" else w.W_K[w.kv(h)]).T
+        for h, rows in by_number(head):
+            out[rows] = turned[rows] @ (w.W_Q[h] if side == "dest" else w.W_K[w.kv(h)]).T
         return out
 
 
@@ -119,10 +119,10 @@ def values_along(
     writes: Writes, layer: int, sites: Sites, weights: Float[Tensor, "firing"], d: Float[Tensor, "firing d_model"]
 ) -> Float[Tensor, "firing d_model"]:
     """The direction at src along which a firing's value is read, if its write is read along d: W_V W_O d A / (m n)."""
-    record, w = writes.record(layer), writes.weights(layer)
+    record, w = writes.record(layer), writes.folded(layer)
     d, out = d.to(w.W_O.dtype), torch.empty_like(d, dtype=w.W_O.dtype)
-    for h, own in by_number(sites.head):
-        out[own] = d[own] @ w.W_O[h].T @ w.W_V[w.kv(h)].T
+    for h, rows in by_number(sites.head):
+        out[rows] = d[rows] @ w.W_O[h].T @ w.W_V[w.kv(h)].T
     scale = record.out_scale[sites.run, sites.dest] * record.norm_scale[sites.run, sites.src]
     return out * (weights.to(out) / scale)[:, None]
 
@@ -130,8 +130,8 @@ def values_along(
 def _picked(channels: Sequence[tuple[int, ...]], n: int) -> Tensor:
     """Which channels each signal has."""
     picked = np.zeros((len(channels), n), dtype=bool)
-    rows = np.repeat(np.arange(len(channels)), [len(own) for own in channels])
-    picked[rows, [k for own in channels for k in own]] = True
+    rows = np.repeat(np.arange(len(channels)), [len(numbers) for numbers in channels])
+    picked[rows, [k for numbers in channels for k in numbers]] = True
     return torch.from_numpy(picked)
 
 
@@ -166,7 +166,7 @@ class Shares:
     @classmethod
     def of(cls, write: MlpWrite) -> "Shares":
         """Without the places, which hold all neurons of a layer."""
-        return cls(**{own.name: getattr(write, own.name) for own in fields(cls)})
+        return cls(**{column.name: getattr(write, column.name) for column in fields(cls)})
 
 
 @dataclass
@@ -191,14 +191,14 @@ class Flow:
 
     def reached(self, kind: str, layer: int) -> list[Writer]:
         """Writers of a layer that carry enough to be explained, and can be: not at the first token."""
-        own = (w for w in self._waiting[kind, layer] if self.influence[w] >= self.settings.eps and w.dest > 0)
-        return sorted(own, key=lambda w: (w.head or 0, w.dest, w.src))
+        writers = (w for w in self._waiting[kind, layer] if self.influence[w] >= self.settings.eps and w.dest > 0)
+        return sorted(writers, key=lambda w: (w.head or 0, w.dest, w.src))
 
     def handing(self, side: Side) -> Iterator[Signal]:
         """The signals that take a side's influence: those of the prompt, where it has any."""
         useful = [signal for signal in side.signals if signal.ig > 0]
-        told = [signal for signal in useful if signal.writer.kind not in _CONSTANT]
-        yield from told if told and self.settings.constants == "baseline" else useful
+        of_prompt = [signal for signal in useful if signal.writer.kind not in _CONSTANT]
+        yield from of_prompt if of_prompt and self.settings.constants == "baseline" else useful
 
     def hand_on(
         self, writer: Writer, share: float, causes: Sequence[Cause], side: EdgeSide
@@ -209,10 +209,10 @@ class Flow:
             return []
         handed = []
         for cause in causes:
-            who, own = cause.writer or offset_of(writer), share * cause.part / total
-            self.reach(who, own, (writer, side))
+            who, taken = cause.writer or offset_of(writer), share * cause.part / total
+            self.reach(who, taken, (writer, side))
             self.causes[(who, writer, side)] = cause
-            handed.append((who, own, cause.part))
+            handed.append((who, taken, cause.part))
         self.explained.add(writer)
         return handed
 
@@ -259,14 +259,18 @@ class Directions:
         Where nothing is read, or against the direction, nothing is added.
         """
         which = range(len(readers)) if rows is None else rows
-        told = [(own, row) for own, row in zip(readers, which, strict=True) if own[3] > 0 and own[1].kind in EXPLAINED]
-        if not told:
+        useful = [
+            (reader, row)
+            for reader, row in zip(readers, which, strict=True)
+            if reader[3] > 0 and reader[1].kind in EXPLAINED
+        ]
+        if not useful:
             return
-        slots = [self._slots.setdefault((run, writer), len(self._slots)) for (run, writer, _, _), _ in told]
+        slots = [self._slots.setdefault((run, writer), len(self._slots)) for (run, writer, _, _), _ in useful]
         while len(self._slots) > len(self._sums):
             self._sums = torch.cat([self._sums, torch.zeros_like(self._sums)])
-        factors = self._sums.new_tensor([share / value for (_, _, share, value), _ in told])
-        read = vectors[[row for _, row in told]].double() * factors[:, None]
+        factors = self._sums.new_tensor([share / value for (_, _, share, value), _ in useful])
+        read = vectors[[row for _, row in useful]].double() * factors[:, None]
         self._sums.index_add_(0, torch.tensor(slots, device=read.device), read)
 
     def __contains__(self, key: Key) -> bool:

@@ -81,14 +81,14 @@ class Flows:
 
     def explain_mlps(self, layer: int, runs: Sequence[int]) -> None:
         """All MLPs of a layer that carry enough, in these runs, in one pass back."""
-        found, weights = self._readable_mlps(layer, runs), self.writes.mlp(layer)
+        keys, weights = self._readable_mlps(layer, runs), self.writes.mlp(layer)
         if isinstance(weights, NoMlp):
-            for run, writer in found:
+            for run, writer in keys:
                 self.flows[run].reasons[writer] = "cannot be read"
-        elif found:
-            spots = [(run, writer.dest) for run, writer in found]
+        elif keys:
+            spots = [(run, writer.dest) for run, writer in keys]
             places = mlp_places(self.writes, spots, weights, layer, constants=self.settings.constants == "baseline")
-            self._hand_on_mlps(found, places, self.directions.of(found).to(places.x))
+            self._hand_on_mlps(keys, places, self.directions.of(keys).to(places.x))
 
     def _readable_mlps(self, layer: int, runs: Sequence[int]) -> list[Key]:
         """The MLPs of a layer that carry enough, and whose readers read them where they write."""
@@ -98,16 +98,16 @@ class Flows:
                 self.flows[run].reasons[writer] = "at other keys"
         return [key for key in reached if key in self.directions]
 
-    def _hand_on_mlps(self, found: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
+    def _hand_on_mlps(self, keys: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
         """MLPs that are rebuilt along the direction they are read, if not in every one, hand on what they carry."""
         wrote, limit = places.wrote, tolerance_of(self.writes.runs[0].logits.dtype)
-        own, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
+        along, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
         readers, rows, g = list[Reader](), list[int](), list[Tensor]()
         for i, write in enumerate(explain_places(places, D, self.settings.cover)):
-            (run, writer), value = found[i], write.value
+            (run, writer), value = keys[i], write.value
             flow = self.flows[run]
             g.append(write.g)
-            if not value > 0 or abs(own[i] - value) > limit * sizes[i]:
+            if not value > 0 or abs(along[i] - value) > limit * sizes[i]:
                 flow.reasons[writer] = "not rebuilt" if value > 0 else "at other keys"
                 continue
             flow.mlps[writer] = Shares.of(write)
@@ -116,47 +116,49 @@ class Flows:
                 rows.append(i)
         self.directions.add(readers, torch.stack(g), rows)
 
-    def explain_firings(self, found: "Explained") -> None:
+    def explain_firings(self, explained: "Explained") -> None:
         """The heads of a layer: what they move, in one pass, and where they look, side by side."""
-        keys = [(run, Writer("head", found.layer, *place)) for run, *place in found.places()]
-        moved, g = self._moved(found, keys)
+        keys = [(run, Writer("head", explained.layer, *place)) for run, *place in explained.places()]
+        moved, g = self._moved(explained, keys)
         handed, readers, rows = list[Handed](), list[Reader](), list[int]()
         for i, (run, writer) in enumerate(keys):
-            flow, firing = self.flows[run], found.firing(i)
+            flow, firing = self.flows[run], explained.firing(i)
             sides = [signals for side in firing.sides if (signals := list(flow.handing(side)))]
-            own = flow.influence[writer]
+            influence = flow.influence[writer]
             if i in moved:
-                taken = flow.hand_on(writer, own / 2 if sides else own, moved[i].causes, "value")
+                taken = flow.hand_on(writer, influence / 2 if sides else influence, moved[i].causes, "value")
                 readers += [(run, who, share, part * moved[i].s) for who, share, part in taken]
                 rows += [moved[i].row] * len(taken)
-                own = own / 2
+                influence = influence / 2
             for signals in sides:
                 total = sum(signal.ig for signal in signals)
-                handed += [Handed(run, writer, i, signal, own / len(sides) * signal.ig / total) for signal in signals]
+                handed += [
+                    Handed(run, writer, i, signal, influence / len(sides) * signal.ig / total) for signal in signals
+                ]
             if sides:
                 flow.explained.add(writer)
             elif i not in moved:
                 flow.reasons[writer] = "no signals" if firing.sides else "below tau"
         self.directions.add(readers, g, rows)
-        self.reach_signals(Readings(self.writes, found.layer, found.sites), handed)
+        self.reach_signals(Readings(self.writes, explained.layer, explained.sites), handed)
 
     def reach_signals(self, readings: Readings, handed: Sequence[Handed]) -> None:
         """Sides' influence to their signals, and along which directions these are read."""
-        for one in handed:
-            self.flows[one.run].reach(one.signal.writer, one.share, (one.head, one.signal.side))
+        for h in handed:
+            self.flows[h.run].reach(h.signal.writer, h.share, (h.head, h.signal.side))
         for side in get_args(SideName):
-            told = [h for h in handed if h.signal.side == side and h.signal.writer.kind in EXPLAINED]
-            if not told:
+            followed = [h for h in handed if h.signal.side == side and h.signal.writer.kind in EXPLAINED]
+            if not followed:
                 continue
-            d = readings.along(side, [one.firing for one in told], [one.signal.channels for one in told])
-            wrote = self.writes.written([one.run for one in told], [one.signal.writer for one in told])
+            d = readings.along(side, [h.firing for h in followed], [h.signal.channels for h in followed])
+            wrote = self.writes.written([h.run for h in followed], [h.signal.writer for h in followed])
             read = (d * wrote).sum(1).tolist()
-            values = [value if value >= _AT_SRC * one.signal.ig else 0.0 for one, value in zip(told, read, strict=True)]
-            readers = [(h.run, h.signal.writer, h.share, value) for h, value in zip(told, values, strict=True)]
+            values = [value if value >= _AT_SRC * h.signal.ig else 0.0 for h, value in zip(followed, read, strict=True)]
+            readers = [(h.run, h.signal.writer, h.share, value) for h, value in zip(followed, values, strict=True)]
             self.directions.add(readers, d)
 
     def _moved(
-        self, found: "Explained", keys: Sequence[Key]
+        self, explained: "Explained", keys: Sequence[Key]
     ) -> tuple[dict[int, "_Value"], Float[Tensor, "value d_model"]]:
         """Who wrote, at each source, what its head moves along the direction it is read; none where it pushes away.
 
@@ -166,15 +168,18 @@ class Flows:
         if not read:
             return {}, self.writes.local[0, 0, :0]
         at = torch.tensor(read, device=self.writes.device)
-        weights, D = torch.from_numpy(found.attention[read]).to(at.device), self.directions.of([keys[i] for i in read])
-        g = values_along(self.writes, found.layer, found.sites[at], weights, D)
+        weights, D = (
+            torch.from_numpy(explained.attention[read]).to(at.device),
+            self.directions.of([keys[i] for i in read]),
+        )
+        g = values_along(self.writes, explained.layer, explained.sites[at], weights, D)
         spots = [(keys[i][0], keys[i][1].src) for i in read]
-        own = parts_at(self.writes, spots, g, layer=found.layer, attended=False)
-        told = own.without_constants() if self.settings.constants == "baseline" else own
-        whole, named = own.values.sum(1).tolist(), told.values.sum(1).tolist()
+        parts = parts_at(self.writes, spots, g, layer=explained.layer, attended=False)
+        varying = parts.without_constants() if self.settings.constants == "baseline" else parts
+        whole, named = parts.values.sum(1).tolist(), varying.values.sum(1).tolist()
         rest = [a - b for a, b in zip(whole, named, strict=True)]
         values = dict[int, _Value]()
-        for row, causes in enumerate(covering(told, whole, self.settings.cover, rest)):
+        for row, causes in enumerate(covering(varying, whole, self.settings.cover, rest)):
             if causes:  # a value is linear: a part is what goes with it, alone or not
                 same = tuple(replace(cause, weight=cause.part, alone=cause.part) for cause in causes)
                 values[read[row]] = _Value(same, whole[row], row)
@@ -197,17 +202,17 @@ class ReadMlp:
 
 def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
     """Every MLP that a circuit explains, by its node."""
-    told = circuit.parameters
-    if not isinstance(told, Accpp) or told.through != "mlps":
+    parameters = circuit.parameters
+    if not isinstance(parameters, Accpp) or parameters.through != "mlps":
         raise KeyholeError('this circuit ends at MLPs: trace with through="mlps" to explain and verify them.')
-    flows = Flows(Writes([run]), Through(constants=told.constants or "baseline"))
-    along = answer_direction(flows.writes, told, circuit.probe)
+    flows = Flows(Writes([run]), Through(constants=parameters.constants or "baseline"))
+    along = answer_direction(flows.writes, parameters, circuit.probe)
     _reach(flows, circuit, [(edge, along) for edge in _into(circuit, "target")])
-    found: dict[int, ReadMlp] = {}
+    mlps: dict[int, ReadMlp] = {}
     for layer in reversed(range(len(run.layers))):
-        found |= _mlps(flows, circuit, layer)
+        mlps |= _mlps(flows, circuit, layer)
         _heads(flows, circuit, layer)
-    return found
+    return mlps
 
 
 def _into(circuit: Circuit, side: str, node: int | None = None) -> list[Edge]:
@@ -222,11 +227,11 @@ def _reach(flows: Flows, circuit: Circuit, edges: Sequence[tuple[Edge, Float[Ten
     writers = [circuit.nodes[edge.sender].writer for edge, _ in edges]
     along, wrote = torch.stack([d for _, d in edges]).double(), flows.writes.written([0] * len(edges), writers).double()
     values, shares = (along * wrote).sum(1).tolist(), [edge.influence or 0.0 for edge, _ in edges]
-    flows.directions.add([(0, *own) for own in zip(writers, shares, values, strict=True)], along)
+    flows.directions.add([(0, *reader) for reader in zip(writers, shares, values, strict=True)], along)
 
 
 def _mlps(flows: Flows, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
-    nodes = [one.node for one in circuit.mlps if circuit.nodes[one.node].layer == layer]
+    nodes = [traced.node for traced in circuit.mlps if circuit.nodes[traced.node].layer == layer]
     if not nodes:
         return {}
     spots = [(0, circuit.nodes[node].dest) for node in nodes]

@@ -75,11 +75,11 @@ class Places:
     def pre(self, x: Float[Tensor, "row d_model"], at: Sequence[int] | None = None) -> tuple[Tensor, ...]:
         """What inputs of the spots `at` (of all, in order) add to the neurons' biases: [kind, row, neuron] each."""
         rows, normed = slice(None) if at is None else list(at), self.weights.read(x)
-        found = []
-        for e, own in enumerate(self.neurons):
+        added = []
+        for e, expert in enumerate(self.neurons):
             read = normed * self.reads[rows, e, None] / self.scale[rows]
-            found.append(torch.stack([_product(read, W) for W in own.reading]))
-        return tuple(found)
+            added.append(torch.stack([_product(read, W) for W in expert.reading]))
+        return tuple(added)
 
     @cached_property
     def clean(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
@@ -89,22 +89,22 @@ class Places:
     @cached_property
     def baseline(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
         """What the baseline adds."""
-        return self.pre(self.x0) if bool(self.x0.any()) else tuple(torch.zeros_like(own) for own in self.clean)
+        return self.pre(self.x0) if bool(self.x0.any()) else tuple(torch.zeros_like(added) for added in self.clean)
 
     @cached_property
     def values(self) -> tuple[Float[Tensor, "spot neuron"], ...]:
         """What each expert's neurons are in the run."""
-        return tuple(own.values(pre) for own, pre in zip(self.neurons, self.clean, strict=True))
+        return tuple(expert.values(pre) for expert, pre in zip(self.neurons, self.clean, strict=True))
 
     @cached_property
-    def own(self) -> Float[Tensor, "spot d_model"]:
+    def computed(self) -> Float[Tensor, "spot d_model"]:
         """What the MLP writes in the run, from its folded weights."""
         return self.weights.written(self._out(self.values)) / self.out_scale
 
     @property
     def errors(self) -> Float[Tensor, "spot"]:
         """How far that is from what it wrote, relative to the largest value at each token."""
-        return (self.own - self.wrote).abs().amax(1) / self.wrote.abs().amax(1).clamp_min(1e-30)
+        return (self.computed - self.wrote).abs().amax(1) / self.wrote.abs().amax(1).clamp_min(1e-30)
 
     @property
     def wrote(self) -> Float[Tensor, "spot d_model"]:
@@ -124,16 +124,16 @@ class Places:
 
     def write(self, x: Float[Tensor, "spot d_model"]) -> Float[Tensor, "spot d_model"]:
         """What the MLP would write if it read x, with the scales and the routing of the run."""
-        values = [own.values(pre) for own, pre in zip(self.neurons, self.pre(x), strict=True)]
+        values = [expert.values(pre) for expert, pre in zip(self.neurons, self.pre(x), strict=True)]
         return self.weights.written(self._out(values)) / self.out_scale
 
     def at(self, index: int) -> "Places":
         """One of the spots; with the scale that its own output had."""
         row = slice(index, index + 1)
         tensors = {name: getattr(self, name)[row] for name in ("x", "x0", "scale", "reads", "writes")}
-        one = replace(self, spots=self.spots[row], **tensors)
-        one.__dict__["out_scale"] = self.out_scale[row]
-        return one
+        place = replace(self, spots=self.spots[row], **tensors)
+        place.__dict__["out_scale"] = self.out_scale[row]
+        return place
 
     @cached_property
     def slopes(self) -> tuple[Slopes, ...]:
@@ -143,33 +143,33 @@ class Places:
     def along(self, d: Float[Tensor, "spot d_model"]) -> Along:
         """One direction per spot, through the output projection, once for all that is asked along it."""
         d = self.weights.written(d.to(self.x.dtype)) / self.out_scale  # a gain is its own transpose
-        c = tuple(_product(d, own.W_out.T) * self.writes[:, e, None] for e, own in enumerate(self.neurons))
-        biases = torch.stack([own.b_out.to(d.dtype) for own in self.neurons], dim=1)
+        c = tuple(_product(d, expert.W_out.T) * self.writes[:, e, None] for e, expert in enumerate(self.neurons))
+        biases = torch.stack([expert.b_out.to(d.dtype) for expert in self.neurons], dim=1)
         return Along(c, (self.writes * (d @ biases)).sum(1))
 
     def back(self, along: Along) -> tuple[Float[Tensor, "spot d_model"], Float[Tensor, "spot"]]:
         """(g, offset) with d . MLP(x) = offset + g . (x - x0), exactly, at each spot."""
         g, offset = torch.zeros_like(self.x), along.constant.clone()
-        for e, (own, steep, c) in enumerate(zip(self.neurons, self.slopes, along.c, strict=True)):
-            read = sum(_product(c * slope, W.T) for slope, W in zip(steep.read, own.reading, strict=True))
+        for e, (expert, steep, c) in enumerate(zip(self.neurons, self.slopes, along.c, strict=True)):
+            read = sum(_product(c * slope, W.T) for slope, W in zip(steep.read, expert.reading, strict=True))
             g += read * self.reads[:, e, None] / self.scale
             offset += (c * steep.start).sum(1)
         return self.weights.read_back(g), offset
 
-    def told(
+    def written_along(
         self,
         along: Along,
         pre: Sequence[Float[Tensor, "kind row neuron"]],
         at: Int[Tensor, "row"] | slice = slice(None),
     ) -> Float[Tensor, "row"]:
         """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
-        parts = [(c[at] * own.values(p)).sum(1) for own, c, p in zip(self.neurons, along.c, pre, strict=True)]
+        parts = [(c[at] * expert.values(p)).sum(1) for expert, c, p in zip(self.neurons, along.c, pre, strict=True)]
         return torch.stack(parts).sum(0) + along.constant[at]
 
     def top_neurons(self, along: Along, most: int) -> list[list[tuple[int, float]]]:
         """The neurons that write most along d at each spot, with what they write; experts one after another."""
         parts = torch.cat([c * y for c, y in zip(along.c, self.values, strict=True)], dim=1)
-        sizes = [len(own.b_u) for own in self.weights.neurons]
+        sizes = [len(expert.b_u) for expert in self.weights.neurons]
         numbers = torch.split(torch.arange(sum(sizes), device=parts.device), sizes)
         top = parts.abs().topk(min(most, parts.shape[1]), dim=1).indices
         named = torch.cat([numbers[e] for e in self.experts])[top].tolist()
@@ -178,22 +178,22 @@ class Places:
     def _out(self, values: Sequence[Tensor]) -> Float[Tensor, "spot d_model"]:
         """What the last projection gives."""
         total = torch.zeros_like(self.x)
-        for e, (own, y) in enumerate(zip(self.neurons, values, strict=True)):
-            total += (_product(y, own.W_out) + own.b_out.to(y.dtype)) * self.writes[:, e, None]
+        for e, (expert, y) in enumerate(zip(self.neurons, values, strict=True)):
+            total += (_product(y, expert.W_out) + expert.b_out.to(y.dtype)) * self.writes[:, e, None]
         return total
 
 
-def _slopes(own: Neurons, clean: Tensor, values: Tensor, baseline: Tensor) -> Slopes:
-    added, start = clean - baseline, own.values(baseline)
+def _slopes(neurons: Neurons, clean: Tensor, values: Tensor, baseline: Tensor) -> Slopes:
+    added, start = clean - baseline, neurons.values(baseline)
     change = values - start
-    if len(own.reading) == 1:
-        return Slopes(start, _secant(own, baseline[0], added[0], change)[None])
-    (p, h), (b_u, b_g) = added, (own.biases.to(added.dtype)[:, None] + baseline)
-    up = _mean_along(lambda t: own.shape.up_slope(b_g + t * h, b_u + t * p), p)
+    if len(neurons.reading) == 1:
+        return Slopes(start, _secant(neurons, baseline[0], added[0], change)[None])
+    (p, h), (b_u, b_g) = added, (neurons.biases.to(added.dtype)[:, None] + baseline)
+    up = _mean_along(lambda t: neurons.shape.up_slope(b_g + t * h, b_u + t * p), p)
     small = h.abs() < _TINY
     gate = (change - p * up) / torch.where(small, 1.0, h)
     if bool(small.any()):  # gates that hardly move
-        flat = _mean_along(lambda t: _derivative(own.shape.a, b_g + t * h) * own.shape.through(b_u + t * p), p)
+        flat = _mean_along(lambda t: _derivative(neurons.shape.a, b_g + t * h) * neurons.shape.through(b_u + t * p), p)
         gate = torch.where(small, flat, gate)
     return Slopes(start, torch.stack([up, gate]))
 
@@ -228,7 +228,7 @@ def mlp_places(
 
 def _constants(writes: "Writes", highest: int, spots: Sequence[Spot]) -> Float[Tensor, "spot d_model"]:
     """What attention biases up to a layer write."""
-    biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
+    biases = [i for i, (kind, above) in enumerate(writes.local_slots) if kind == "bias" and above <= highest]
     run, token = index_of(spots, writes)
     return writes.local[run, :, token][:, biases].sum(1).double()
 
@@ -268,12 +268,12 @@ def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tens
     return (x.to(dtype) @ W.to(dtype)).to(x.dtype)
 
 
-def _secant(own: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:
+def _secant(neurons: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:
     small = p.abs() < _TINY
-    found = change / torch.where(small, 1.0, p)
+    secant = change / torch.where(small, 1.0, p)
     if not bool(small.any()):
-        return found
-    return torch.where(small, _derivative(own.shape.a, own.b_u.to(p.dtype) + p0), found)
+        return secant
+    return torch.where(small, _derivative(neurons.shape.a, neurons.b_u.to(p.dtype) + p0), secant)
 
 
 def _derivative(curve: object, at: Tensor) -> Tensor:

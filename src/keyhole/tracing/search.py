@@ -59,8 +59,8 @@ class Rows:
 
     def subset(self, firings: Tensor | slice) -> "Rows":
         """The same for some of the firings."""
-        own = (self.scores[firings], self.visible[firings], self.src[firings], self.tau[firings])
-        return Rows(*own, self.rule, self.heads[firings])
+        columns = (self.scores[firings], self.visible[firings], self.src[firings], self.tau[firings])
+        return Rows(*columns, self.rule, self.heads[firings])
 
 
 def search(
@@ -87,15 +87,15 @@ def search(
     taken[more] = False
     firing, columns = torch.nonzero(taken)[:, 0], [column[taken] for column in (components, channels, ig, after)]
     alone = _left_alone(candidates, rows, firing, *columns[:2], between=between)
-    found = Removed(
+    removed = Removed(
         firing=firing.cpu().numpy(),
         reached=reached.cpu().numpy(),
         **{name: column.cpu().numpy() for name, column in zip(_COLUMNS, (*columns, alone), strict=True)},
     )
     if not len(more):
-        return found
+        return removed
     longer = search(candidates.subset(more), rows.subset(more), 4 * picks, lift=lift, between=between)
-    return _merged(found, longer, more.cpu().numpy())
+    return _merged(removed, longer, more.cpu().numpy())
 
 
 def _weights_after(
@@ -107,15 +107,15 @@ def _weights_after(
     between: Between,
 ) -> Float[Tensor, "firing pick"]:
     """The weight of each firing after each of its removals, one after another."""
-    found, total = [], torch.zeros_like(rows.scores, dtype=torch.float64)
+    weights, total = [], torch.zeros_like(rows.scores, dtype=torch.float64)
     for part in _parts(components.shape[1], len(rows.scores) * candidates.row_floats(rows.scores.shape[1])):
         between()
         removed = candidates.rows(components[:, part], channels[:, part]).double()
         removed[:, 0] += total
         removed = removed.cumsum(1)
-        found.append(rows.weight_after(removed))
+        weights.append(rows.weight_after(removed))
         total = removed[:, -1]
-    return torch.cat(found, dim=1)
+    return torch.cat(weights, dim=1)
 
 
 def _left_alone(
@@ -164,7 +164,7 @@ def joined(parts: Sequence[tuple[Int[np.ndarray, "own"], Removed]], n: int) -> R
     if not parts:
         whole, number = np.zeros(0, dtype=np.int64), np.zeros(0)
         return Removed(whole, whole, whole, number, number, number, reached)
-    for own, part in parts:
-        reached[own] = part.reached
+    for numbers, part in parts:
+        reached[numbers] = part.reached
     columns = {name: np.concatenate([getattr(part, name) for _, part in parts]) for name in _COLUMNS}
-    return Removed(firing=np.concatenate([own[part.firing] for own, part in parts]), reached=reached, **columns)
+    return Removed(firing=np.concatenate([numbers[part.firing] for numbers, part in parts]), reached=reached, **columns)

@@ -49,14 +49,14 @@ class Goal:
 
 def seeds_of(writes: Writes, goals: Sequence[Goal]) -> list[Callable[[], list[Seed]]]:
     """How to choose the seeds of each goal; writers of all runs are weighed together."""
-    found: dict[int, Callable[[], list[Seed]]] = {}
+    choices: dict[int, Callable[[], list[Seed]]] = {}
     for layer in {goal.layer for goal in goals}:
-        own = [(i, goal) for i, goal in enumerate(goals) if goal.layer == layer]
-        along, places = torch.stack([goal.along for _, goal in own]), [(goal.run, goal.end) for _, goal in own]
+        group = [(i, goal) for i, goal in enumerate(goals) if goal.layer == layer]
+        along, places = torch.stack([goal.along for _, goal in group]), [(goal.run, goal.end) for _, goal in group]
         parts = parts_at(writes, places, along, layer=layer, attended=False)
-        for (i, goal), attribution in zip(own, parts.values, strict=True):
-            found[i] = partial(_chosen, goal, attribution)
-    return [found[i] for i in range(len(goals))]
+        for (i, goal), attribution in zip(group, parts.values, strict=True):
+            choices[i] = partial(_chosen, goal, attribution)
+    return [choices[i] for i in range(len(goals))]
 
 
 def _chosen(goal: Goal, attribution: Float[Tensor, "component"]) -> list[Seed]:
@@ -74,8 +74,8 @@ def mean_along_path(pull: Callable[[Tensor], Tensor], z: Float[Tensor, "*run voc
 
 def state_of(writes: Writes, run: int, end: int) -> Float[Tensor, "d_model"]:
     """What a run's unembedding is given at a token."""
-    own = writes.runs[run]
-    return own.final_resid[end].to(writes.dtype) / own.final_scale[end]
+    record = writes.runs[run]
+    return record.final_resid[end].to(writes.dtype) / record.final_scale[end]
 
 
 def shares_of(writes: Writes, run: int, end: int, writers: Sequence[Writer]) -> Float[Tensor, "writer d_model"]:
@@ -114,48 +114,51 @@ class Likely:
     tau: float = 0.8
 
 
-def prob_goals(writes: Writes, asked: Sequence[Likely]) -> list[Callable[[], Goal]]:
+def prob_goals(writes: Writes, answers: Sequence[Likely]) -> list[Callable[[], Goal]]:
     """Writers whose removal costs the targets the share `tau` of their log-likelihood; or why there are none."""
-    if not asked:
+    if not answers:
         return []
-    loss, z = loss_of(writes, asked)
+    loss, z = loss_of(writes, answers)
     whole, nothing = loss.of(z).tolist(), loss.of(torch.zeros_like(z)).tolist()
-    along = prob_directions(writes, asked, loss, z)
-    return [partial(_prob_goal, writes, one, loss[i], along[i], whole[i] - nothing[i]) for i, one in enumerate(asked)]
+    along = prob_directions(writes, answers, loss, z)
+    return [
+        partial(_prob_goal, writes, answer, loss[i], along[i], whole[i] - nothing[i])
+        for i, answer in enumerate(answers)
+    ]
 
 
-def _prob_goal(writes: Writes, asked: Likely, loss: "Loss", along: Float[Tensor, "d_model"], gained: float) -> Goal:
+def _prob_goal(writes: Writes, answer: Likely, loss: "Loss", along: Float[Tensor, "d_model"], gained: float) -> Goal:
     if gained <= 0:
-        targets = list(asked.targets)
-        share = float(writes.runs[asked.run].logits[asked.end].double().softmax(-1)[targets].sum())
+        targets = list(answer.targets)
+        share = float(writes.runs[answer.run].logits[answer.end].double().softmax(-1)[targets].sum())
         raise NothingToTraceError(
             f"the model gives {words_of(writes, targets)} (probability {share:.1g}) no more probability than if "
             "nothing had been written (its bias alone): there is nothing to trace. Choose a likelier answer."
         )
-    choose = partial(_prob_prefix, writes, asked.run, asked.end, loss=loss, enough=asked.tau * gained)
-    return Goal(asked.run, asked.end, along, len(writes.runs[asked.run].layers), choose)
+    choose = partial(_prob_prefix, writes, answer.run, answer.end, loss=loss, enough=answer.tau * gained)
+    return Goal(answer.run, answer.end, along, len(writes.runs[answer.run].layers), choose)
 
 
-def loss_of(writes: Writes, asked: Sequence[Likely]) -> tuple["Loss", Float[Tensor, "run vocab"]]:
+def loss_of(writes: Writes, answers: Sequence[Likely]) -> tuple["Loss", Float[Tensor, "run vocab"]]:
     """The objectives, and the states that the runs have in them."""
     out = writes.model.head_out()
-    z = torch.stack([state_of(writes, one.run, one.end) for one in asked]) @ out.W_U
+    z = torch.stack([state_of(writes, answer.run, answer.end) for answer in answers]) @ out.W_U
     logits, q = out.logits(z), torch.zeros_like(z)
-    for row, own, one in zip(q, logits, asked, strict=True):
-        row[list(one.targets)] = own[list(one.targets)].softmax(-1).to(row.dtype)
+    for row, model, answer in zip(q, logits, answers, strict=True):
+        row[list(answer.targets)] = model[list(answer.targets)].softmax(-1).to(row.dtype)
     return Loss(out, q), z
 
 
 def prob_directions(
-    writes: Writes, asked: Sequence[Likely], loss: "Loss", z: Float[Tensor, "run vocab"]
+    writes: Writes, answers: Sequence[Likely], loss: "Loss", z: Float[Tensor, "run vocab"]
 ) -> Float[Tensor, "run d_model"]:
     """J's mean gradient along the path, as a direction in the residual stream."""
-    W_U, size, found = loss.out.W_U, max(1, _STATES // z.shape[1]), []
+    W_U, size, directions = loss.out.W_U, max(1, _STATES // z.shape[1]), []
     for start in range(0, len(z), size):
         some = slice(start, start + size)
-        found.append(mean_along_path(loss[some].pull, z[some]).to(W_U.dtype) @ W_U.T)
-    scale = torch.stack([writes.runs[one.run].final_scale[one.end] for one in asked])
-    return torch.cat(found) / scale[:, None]
+        directions.append(mean_along_path(loss[some].pull, z[some]).to(W_U.dtype) @ W_U.T)
+    scale = torch.stack([writes.runs[answer.run].final_scale[answer.end] for answer in answers])
+    return torch.cat(directions) / scale[:, None]
 
 
 @dataclass(frozen=True)
@@ -200,8 +203,8 @@ def _prob_prefix(
         lost = (whole - loss.of(states)).tolist()
         alone = (whole - loss.of(z - (torch.cat([before[None], states[:-1]]) - states))).tolist()
         weights = values[len(seeds) : len(seeds) + len(group)].tolist()
-        for writer, weight, drop, own in zip(group, weights, lost, alone, strict=True):
-            seeds.append(Seed(writer, weight, own))
+        for writer, weight, drop, each in zip(group, weights, lost, alone, strict=True):
+            seeds.append(Seed(writer, weight, each))
             if drop >= enough:
                 return seeds
         x, before, picks = left[-1], states[-1], min(64, 2 * picks)

@@ -76,14 +76,20 @@ class Settings:
 
 def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, Callable[[], Goal]]:
     """What the seeds of each run are chosen for, or why there is nothing to choose for: told when it is asked."""
-    likely = {row: own for row, own in settings.items() if own.metric == "prob" or isinstance(own.metric, Probability)}
-    asked = [Likely(row, own.end, own.target_ids, own.seed_tau) for row, own in likely.items()]
-    goals = dict(zip(likely, prob_goals(writes, asked), strict=True))
-    for row, own in settings.items():
-        if isinstance(own.metric, Probe):
-            goals[row] = partial(probe_goal, writes, row, own.end, own.metric)
-        elif own.metric == "linear":
-            goals[row] = partial(linear_goal, writes, row, own.end, list(own.target_ids), list(own.against_ids))
+    likely = {
+        row: chosen
+        for row, chosen in settings.items()
+        if chosen.metric == "prob" or isinstance(chosen.metric, Probability)
+    }
+    answers = [Likely(row, chosen.end, chosen.target_ids, chosen.seed_tau) for row, chosen in likely.items()]
+    goals = dict(zip(likely, prob_goals(writes, answers), strict=True))
+    for row, chosen in settings.items():
+        if isinstance(chosen.metric, Probe):
+            goals[row] = partial(probe_goal, writes, row, chosen.end, chosen.metric)
+        elif chosen.metric == "linear":
+            goals[row] = partial(
+                linear_goal, writes, row, chosen.end, list(chosen.target_ids), list(chosen.against_ids)
+            )
     return goals
 
 
@@ -93,14 +99,14 @@ def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:
     return choose()
 
 
-def answer_direction(writes: Writes, told: Parameters, probe: Tensor | None = None) -> Float[Tensor, "d_model"]:
+def answer_direction(writes: Writes, parameters: Parameters, probe: Tensor | None = None) -> Float[Tensor, "d_model"]:
     """Along which direction at the end did the seeds of a circuit write? `weight` of a seed is its write along it."""
-    end, targets = told.end, list(told.target_ids)
-    if told.seeds == "probe":
+    end, targets = parameters.end, list(parameters.target_ids)
+    if parameters.seeds == "probe":
         if probe is None:
             raise KeyholeError("a circuit file keeps no probe's direction: trace again from the probe to verify MLPs.")
         return probe.to(writes.local)
-    if told.seeds == "prob":
-        asked = [Likely(0, end, tuple(targets))]
-        return prob_directions(writes, asked, *loss_of(writes, asked))[0]
-    return linear_direction(writes, 0, end, targets, list(told.against_ids)) / writes.runs[0].final_scale[end]
+    if parameters.seeds == "prob":
+        answers = [Likely(0, end, tuple(targets))]
+        return prob_directions(writes, answers, *loss_of(writes, answers))[0]
+    return linear_direction(writes, 0, end, targets, list(parameters.against_ids)) / writes.runs[0].final_scale[end]

@@ -84,10 +84,10 @@ def trace_svt(
     run._require_fresh()
     rule, at = settings or SvtSettings(), run.position(end, "end")
     rule.require_no_metric(metric)
-    asked = Likeliest(1) if target is None and rule.start is None else target
+    answer = Likeliest(1) if target is None and rule.start is None else target
     with exact_matmul():
-        ids = [] if asked is None else choose_targets(run, asked, at)
-        likeliest = asked if isinstance(asked, Likeliest) else None
+        ids = [] if answer is None else choose_targets(run, answer, at)
+        likeliest = answer if isinstance(answer, Likeliest) else None
         chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, metric or "linear")
         places = places_of(run, rule, at)
         growing = _given(run, chosen, places, rule) if places else _seeded(run, chosen)
@@ -125,7 +125,7 @@ def head_outputs(writes: Writes, n_layers: int, token: int) -> Float[Tensor, "la
     """What did every head of the first attention layers write at a token? Sum over b of A_tb (v_b - b_V) W_O / m_t."""
     only, at = torch.zeros(1, dtype=torch.long), torch.tensor([token])
     z = torch.einsum("lhb,lhbr->lhr", writes.patterns.rows(n_layers, only, at)[0], writes.values[0, :n_layers])
-    written = [z[i, :, None] @ writes.weights(writes.attention_layers[i]).W_O for i in range(n_layers)]
+    written = [z[i, :, None] @ writes.folded(writes.attention_layers[i]).W_O for i in range(n_layers)]
     return torch.stack(written)[:, :, 0] / writes.out_scale[0, :n_layers, token, None, None]
 
 
@@ -181,25 +181,25 @@ def _grow_all(circuit: Growing, rule: SvtSettings, progress: Progress) -> None:
         outputs = _outputs(circuit.writes, layer)
         for place in sorted(place for place in waiting if place[0] == layer):
             progress(done, len(layers))  # again: whoever stops the work is heard inside a layer
-            circuit.firings[place] = found = _explain(circuit.writes, place, outputs, rule=rule, follows=follows)
-            waiting |= firing(signal.writer for side in found.sides for signal in side.signals)
+            circuit.firings[place] = firing_there = _explain(circuit.writes, place, outputs, rule=rule, follows=follows)
+            waiting |= firing(signal.writer for side in firing_there.sides for signal in side.signals)
 
 
 def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: SvtSettings, follows: Follows) -> Firing:
     """The significant heads on both sides of a firing; nothing is removed, so its weight stays."""
-    found, run, (layer, head, dest, src) = _contributions(writes, place, outputs, rule), writes.runs[0], place
+    parts, run, (layer, head, dest, src) = _contributions(writes, place, outputs, rule), writes.runs[0], place
     weight = float(_row(run, layer, head, dest)[src])
 
     def side(name: SideName, values: Tensor, token: int) -> Side:
         signals = []
         for index, other in significant(values, rule.share).nonzero().tolist():
-            upper, value = found.layers[index], float(values[index, other])
+            upper, value = parts.layers[index], float(values[index, other])
             sources = follows(upper, other, token) or (int(_row(run, upper, other, token).argmax()),)
             writers = [Writer("head", upper, other, token, b) for b in sources]
-            signals += [Signal(writer, name, found.channels, value, value, value, "homogeneous") for writer in writers]
+            signals += [Signal(writer, name, parts.channels, value, value, value, "homogeneous") for writer in writers]
         return Side(name, tuple(sorted(signals, key=lambda signal: -signal.weight)), (), weight, False)
 
-    sides = (side("dest", found.at_dest, dest), side("src", found.at_src, src))
+    sides = (side("dest", parts.at_dest, dest), side("src", parts.at_src, src))
     visible = int(run.attention_run(layer).visible([dest]).sum())
     return Firing(*place, weight, rule.threshold, visible, sides, run)
 

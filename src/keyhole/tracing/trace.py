@@ -35,11 +35,11 @@ _MOVED_FLOATS = 1 << 28  # what heads move, held at once: 1 GB in float32, of as
 class Circuits(Sequence[Found]):
     """The circuits of several runs, in their order; each is made of its columns when it is first looked at."""
 
-    def __init__(self, made: Sequence[Untraced | Callable[[], Circuit]]) -> None:
-        self._made: list[Any] = list(made)
+    def __init__(self, circuits: Sequence[Untraced | Callable[[], Circuit]]) -> None:
+        self._circuits: list[Any] = list(circuits)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._circuits)
 
     @overload
     def __getitem__(self, index: int) -> Found: ...
@@ -51,19 +51,19 @@ class Circuits(Sequence[Found]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         self._make([index])
-        found: Found = self._made[index]
-        return found
+        circuit: Found = self._circuits[index]
+        return circuit
 
     def __iter__(self) -> Iterator[Found]:
         for start in range(0, len(self), _TOGETHER):
             self._make(range(len(self))[start : start + _TOGETHER])
-            yield from self._made[start : start + _TOGETHER]
+            yield from self._circuits[start : start + _TOGETHER]
 
     def _make(self, which: Iterable[int]) -> None:
         with exact_matmul(), _no_collection():
             for i in which:
-                made = self._made[i]
-                self._made[i] = made() if callable(made) else made
+                circuit = self._circuits[i]
+                self._circuits[i] = circuit() if callable(circuit) else circuit
 
     def to_dataframe(self) -> Table:
         """One table of all circuits, a row per signal: a pandas DataFrame, or records without pandas.
@@ -81,7 +81,7 @@ class Circuits(Sequence[Found]):
         return as_dataframe(rows)
 
     def __repr__(self) -> str:
-        untraced = sum(isinstance(one, Untraced) for one in self._made)
+        untraced = sum(isinstance(circuit, Untraced) for circuit in self._circuits)
         return f"<{len(self) - untraced} circuits" + (f", {untraced} prompts untraced>" if untraced else ">")
 
 
@@ -183,23 +183,23 @@ def trace_many(
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     if how.svt is not None:
         raise KeyholeError("svt traces one prompt at a time: call `run.trace` for each, or leave the method out.")
-    asked = [TraceRequest(*request) for request in zip(runs, answers, others, strict=True)]
-    return _trace(asked, how, Attempts(runs, errors), progress or silent)
+    requests = [TraceRequest(*request) for request in zip(runs, answers, others, strict=True)]
+    return _trace(requests, how, Attempts(runs, errors), progress or silent)
 
 
 def _trace(
-    asked: Sequence[TraceRequest], how: TraceSettings, attempts: Attempts, progress: Progress
+    requests: Sequence[TraceRequest], how: TraceSettings, attempts: Attempts, progress: Progress
 ) -> "Circuits[Any]":
     """All runs, as many side by side as fit into memory."""
-    model, depth = asked[0].run.model, len(asked[0].run.layers)
+    model, depth = requests[0].run.model, len(requests[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
-    batches = model._batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
-    found = dict[int, Callable[[], Circuit]]()
+    batches = model._batches([len(request.run) for request in requests], max(1, _MOVED_FLOATS // per_token))
+    circuits = dict[int, Callable[[], Circuit]]()
     report = _reporting(progress, depth * len(batches))
     with exact_matmul(), model._steady(), _no_collection():
         for batch in batches:
-            found |= Batch({i: asked[i] for i in batch}, how, attempts, report).circuits()
-    return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])
+            circuits |= Batch({i: requests[i] for i in batch}, how, attempts, report).circuits()
+    return Circuits([attempts.failed.get(i) or circuits[i] for i in range(len(requests))])
 
 
 def _reporting(progress: Progress, total: int) -> Callable[[int], None]:

@@ -54,11 +54,11 @@ class Writes:
 
     def record(self, layer: int) -> AttentionRun:
         """One layer's attention in all runs."""
-        found = self.layer(layer).attention
-        assert found is not None, f"layer {layer} has no attention"
-        return found
+        record = self.layer(layer).attention
+        assert record is not None, f"layer {layer} has no attention"
+        return record
 
-    def weights(self, layer: int) -> LayerWeights:
+    def folded(self, layer: int) -> LayerWeights:
         """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed."""
         if layer not in self._weights:
             self._weights[layer] = self.model.folded(layer)
@@ -79,7 +79,7 @@ class Writes:
     def attention(self, layer: int) -> Float[Tensor, "runs pos d_model"]:
         """Everything a layer's attention writes, added up once."""
         if layer not in self._attention:
-            self._attention[layer] = attention_of(self.record(layer), self.weights(layer))
+            self._attention[layer] = attention_of(self.record(layer), self.folded(layer))
         return self._attention[layer]
 
     def release(self) -> None:
@@ -108,11 +108,11 @@ class Writes:
     @cached_property
     def values(self) -> Float[Tensor, "runs layers heads pos d_head"]:
         """v_b - b_V of every query head; nothing where there is no token."""
-        found = torch.stack([self._values(layer) for layer in self.attention_layers], dim=1)
-        return found * self.inside[:, None, None, :, None] if len(self.runs) > 1 else found
+        values = torch.stack([self._values(layer) for layer in self.attention_layers], dim=1)
+        return values * self.inside[:, None, None, :, None] if len(self.runs) > 1 else values
 
     def _values(self, layer: int) -> Float[Tensor, "runs heads pos d_head"]:
-        return values_of(self.record(layer), self.weights(layer))
+        return values_of(self.record(layer), self.folded(layer))
 
     @cached_property
     def inside(self) -> Float[Tensor, "runs pos"]:
@@ -128,10 +128,15 @@ class Writes:
     @cached_property
     def moved(self) -> Float[Tensor, "runs layers heads pos d_model"]:
         """v_b W_O: what each head moves from each source, before attention and scale."""
-        W_O = torch.stack([self.weights(layer).W_O for layer in self.attention_layers])
-        out = self.values.new_empty(*self.values.shape[:-1], W_O.shape[-1])
-        for own, values in zip(out, self.values, strict=True):  # run by run: a product of all would copy W_O for each
-            torch.matmul(values, W_O, out=own)
+        matrices = [self.folded(layer).W_O for layer in self.attention_layers]
+        out = self.values.new_empty(*self.values.shape[:-1], self.model.dims.d_model)
+        if len(self.runs) == 1:  # layer by layer: W_O is read where it lies
+            for values, W_O, moved in zip(self.values[0], matrices, out[0], strict=True):
+                torch.matmul(values, W_O, out=moved)
+            return out
+        stacked = torch.stack(matrices)
+        for values, moved in zip(self.values, out, strict=True):  # run by run: a product of all would copy W_O for each
+            torch.matmul(values, stacked, out=moved)
         return out
 
     @cached_property
@@ -163,10 +168,24 @@ class Writes:
     def _vectors(self, kind: Kind, layer: int) -> Float[Tensor, "runs pos d_model"]:
         record = self.layer(layer)
         if kind == "bias":
-            return biases_of(self.record(layer), self.weights(layer), list(range(self.n)))
-        found = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
-        assert found is not None
-        return found.to(self.dtype)
+            return biases_of(self.record(layer), self.folded(layer), list(range(self.n)))
+        vectors = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
+        assert vectors is not None
+        return vectors.to(self.dtype)
+
+    def biases(self, layer: int, dests: list[int]) -> Float[Tensor, "runs dest d_model"]:
+        """What a layer's attention adds at some tokens whatever it attends to."""
+        if "local" in self.__dict__:
+            return self.local[:, self._slot["bias", layer], dests]
+        return biases_of(self.record(layer), self.folded(layer), dests)
+
+    def moved_by_heads(self, index: int, heads: slice) -> Float[Tensor, "runs heads pos d_model"]:
+        """v_b W_O of some heads of the attention layer with this index; `moved` where that has been computed."""
+        if "moved" in self.__dict__:
+            return self.moved[:, index, heads]
+        W_O = self.folded(self.attention_layers[index]).W_O[heads]
+        values = self.values[:, index, heads].transpose(0, 1).flatten(1, 2)  # heads first: W_O is not copied per run
+        return (values @ W_O).view(len(W_O), len(self.runs), self.n, -1).transpose(0, 1)
 
     def written(self, runs: Sequence[int], writers: Sequence[Writer]) -> Float[Tensor, "writer d_model"]:
         """What writers add to the stream, each at its token of its run; offsets, which nobody writes, nothing."""
@@ -203,20 +222,20 @@ class Writes:
             return self.moved[run, layer, head, src] * factor[:, None]
         values = self.values[run, layer, head, src] * factor[:, None]
         out = values.new_empty(len(values), self.model.dims.d_model)
-        for index, own in by_number(layer):
-            W_O = self.weights(self.attention_layers[index]).W_O
-            for h, at in by_number(head[own]):
-                out[own[at]] = values[own[at]] @ W_O[h]
+        for index, at_layer in by_number(layer):
+            W_O = self.folded(self.attention_layers[index]).W_O
+            for h, at in by_number(head[at_layer]):
+                out[at_layer[at]] = values[at_layer[at]] @ W_O[h]
         return out
 
     @cached_property
     def _below(self) -> list[tuple[int, int]]:
-        found = []
+        counts = []
         for layer in range(len(self.runs[0].layers) + 1):
             heads = sum(1 for other in self.attention_layers if other < layer)
             local = sum(1 for kind, other in self.local_slots if kind == "embedding" or other < layer)
-            found.append((heads, local))
-        return found
+            counts.append((heads, local))
+        return counts
 
     def below(self, layer: int) -> tuple[int, int]:
         """How many attention layers and how many local writers lie below a layer."""
@@ -265,7 +284,7 @@ class Reads:
 
 def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair]) -> Reads:
     """Project everything below a layer onto queries and keys of heads; pairs of a run adjoin."""
-    w, om = writes.weights(layer), writes.omega(layer)
+    w, om = writes.folded(layer), writes.omega(layer)
     if writes.record(layer).rotary is not None:  # rotation comes between the projection and the channels
         shared = sorted({(run, w.kv(head)) for run, head in pairs})
         number = {pair: i for i, pair in enumerate(shared)}
@@ -292,8 +311,8 @@ def _projected(
     (n_layers, n_local), width, start = writes.below(layer), sides.shape[2], 0
     moved = writes.local.new_empty(len(pairs), writes.moved_below(layer), width)
     local = writes.local.new_empty(len(pairs), n_local * writes.n, width)
-    for run, own in groupby(pairs, itemgetter(0)):
-        W = sides[[head for _, head in own]]
+    for run, group in groupby(pairs, itemgetter(0)):
+        W = sides[[head for _, head in group]]
         rows = slice(start, start + len(W))
         torch.matmul(writes.local[run, :n_local].flatten(0, 1), W, out=local[rows])
         _project_moved(writes, n_layers, run, W, out=moved[rows])
@@ -322,5 +341,5 @@ def _project_moved(
         return
     by_layer = out.view(len(W), n_layers, dims.heads, writes.n, -1)
     for index in range(n_layers):
-        W_O = writes.weights(writes.attention_layers[index]).W_O
+        W_O = writes.folded(writes.attention_layers[index]).W_O
         by_layer[:, index] = writes.values[run, index] @ (W_O @ W[:, None])

@@ -112,35 +112,35 @@ def explain_layer(
     `between` is called between batches of them: whoever wants the work to stop raises there.
     """
     weights, counts = _weights(writes, layer, sites)
-    own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
-    tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)
+    columns = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
+    tau = np.array(limit(columns["run"].tolist(), columns["dest"].tolist(), counts.tolist()), dtype=np.float64)
     fires = (weights >= tau) != why_not
     firing = np.nonzero(fires)[0]
     removed = _removed(writes, layer, sites, firing, tau=tau, keys=keys, lift=why_not, between=between)
     sign = -1.0 if why_not else 1.0
     dest, src = (
-        gather(side, one, weights, token=own[side], writes=writes, layer=layer, sign=sign)
-        for side, one in zip(get_args(SideName), removed, strict=True)
+        gather(side, side_removed, weights, token=columns[side], writes=writes, layer=layer, sign=sign)
+        for side, side_removed in zip(get_args(SideName), removed, strict=True)
     )
     return Explained(
-        writes, layer, why_not, **own, attention=weights, tau=tau, visible=counts, fires=fires, sides=(dest, src)
+        writes, layer, why_not, **columns, attention=weights, tau=tau, visible=counts, fires=fires, sides=(dest, src)
     )
 
 
 def _weights(writes: Writes, layer: int, sites: Sites) -> tuple[Float[np.ndarray, "firing"], Int[np.ndarray, "firing"]]:
     """The attention weight of every firing, and how many keys its dest sees."""
-    record, found = writes.record(layer), []
+    record, parts = writes.record(layer), []
     for part in _parts(len(sites), writes.n * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
         rows = _rows(writes, layer, sites[part], np.zeros(part.stop - part.start))
-        found.append((rows.weight_after(torch.zeros_like(rows.scores)), sites[part].visible(record).sum(1)))
-    weights, counts = (torch.cat(x).cpu().numpy() for x in zip(*found, strict=True))
+        parts.append((rows.weight_after(torch.zeros_like(rows.scores)), sites[part].visible(record).sum(1)))
+    weights, counts = (torch.cat(x).cpu().numpy() for x in zip(*parts, strict=True))
     return weights, counts
 
 
 def _rows(writes: Writes, layer: int, sites: Sites, tau: Float[np.ndarray, "firing"]) -> Rows:
     record = writes.record(layer)
-    own = (sites.scores(record), sites.visible(record), sites.src)
-    return Rows(*own, torch.from_numpy(tau).to(writes.device), record.rule, sites.head)
+    columns = (sites.scores(record), sites.visible(record), sites.src)
+    return Rows(*columns, torch.from_numpy(tau).to(writes.device), record.rule, sites.head)
 
 
 def _removed(
@@ -158,21 +158,23 @@ def _removed(
     pairs = np.stack([sites.run.cpu().numpy()[fires], sites.head.cpu().numpy()[fires]], axis=1)
     distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
     pair = inverse.ravel()  # numpy 2.0.0 gave it another axis
-    found: list[tuple[np.ndarray, list[Removed]]] = []
+    results: list[tuple[np.ndarray, list[Removed]]] = []
     size = writes.moved_below(layer) + writes.below(layer)[1] * writes.n
     for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, PROJECTED_FLOATS)):
         reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
-        own = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
-        for part in _parts(len(own), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
+        members = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
+        for part in _parts(len(members), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
             between()
-            at = torch.from_numpy(fires[own[part]]).to(writes.device)
-            rows = _rows(writes, layer, sites[at], tau[fires[own[part]]])
+            at = torch.from_numpy(fires[members[part]]).to(writes.device)
+            rows = _rows(writes, layer, sites[at], tau[fires[members[part]]])
             w = ig_vectors(rows.scores, rows.visible, rows.src, rows.rule, heads=rows.heads)
-            which = torch.from_numpy(pair[own[part]] - heads.start).to(writes.device)
+            which = torch.from_numpy(pair[members[part]] - heads.start).to(writes.device)
             places = Places(writes, layer, sites[at], -w if lift else w, reads, which)  # what pulls against comes first
             sides = (dest_candidates(places), src_candidates(places, keys))
-            found.append((fires[own[part]], [search(one, rows, lift=lift, between=between) for one in sides]))
-    return [joined([(at, sides[i]) for at, sides in found], len(sites)) for i in range(2)]
+            results.append(
+                (fires[members[part]], [search(candidates, rows, lift=lift, between=between) for candidates in sides])
+            )
+    return [joined([(at, sides[i]) for at, sides in results], len(sites)) for i in range(2)]
 
 
 def _room(writes: Writes, floats: int) -> int:

@@ -167,9 +167,9 @@ def written_by(
     if writer.kind == "bias":
         return bias_writes(run, writer.layer, at)
     layer = run.layers[writer.layer]
-    found = {"embedding": run.layers[0].resid, "mlp": layer.mlp, "mixer": layer.mixer}.get(writer.kind)
-    assert found is not None, writer.kind
-    return found[at].to(dtype)
+    written = {"embedding": run.layers[0].resid, "mlp": layer.mlp, "mixer": layer.mixer}.get(writer.kind)
+    assert written is not None, writer.kind
+    return written[at].to(dtype)
 
 
 # Which rows belong together? Those of a layer, a head, a run, in the order of its number.
@@ -222,6 +222,13 @@ class Patterns:
             return self._all[run, :n_layers, :, dest]
         return torch.stack([_rows(record, run, dest) for record in self.records[:n_layers]], dim=1)
 
+    def from_dests(self, layer: int, dests: list[int]) -> Float[Tensor, "runs heads dest pos"]:
+        """A_{dest, b} of all heads of one layer."""
+        if self.small:
+            return self._all[:, layer, :, dests]
+        record = self.records[layer]
+        return record.weights(record.heads, dests)
+
     def weights(
         self,
         layers: Int[Tensor, "pick"],
@@ -250,8 +257,8 @@ class Patterns:
         self, n_layers: int, u: Float[Tensor, "vector layers pos"], run: Int[Tensor, "vector"]
     ) -> Float[Tensor, "vector layers heads pos"]:
         """Sum over t of u_t A_tb: what a weighting of destinations means for the sources. Vectors of a run adjoin."""
-        found = [self._push(n_layers, u[own], row) for row, own in adjoining(run)]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        sums = [self._push(n_layers, u[rows], row) for row, rows in adjoining(run)]
+        return sums[0] if len(sums) == 1 else torch.cat(sums)
 
     def _push(self, n_layers: int, u: Tensor, run: int) -> Float[Tensor, "vector layers heads pos"]:
         if self.small:
@@ -303,8 +310,8 @@ def _rows(record: "AttentionRun", run: Tensor, dest: Tensor) -> Float[Tensor, "r
     """The attention of every head from chosen tokens, run by run: keys are not copied for each of them."""
     n = len(record.first)
     out = torch.empty(len(dest), len(record.heads), n, dtype=record.norm_scale.dtype, device=record.q.device)
-    for row, own in by_number(run):
-        out[own] = cut_attention(record, row, n).weights(record.heads, dest[own].tolist()).transpose(0, 1)
+    for row, rows in by_number(run):
+        out[rows] = cut_attention(record, row, n).weights(record.heads, dest[rows].tolist()).transpose(0, 1)
     return out
 
 

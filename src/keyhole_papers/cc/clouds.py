@@ -15,9 +15,10 @@ from torch import Tensor
 from keyhole.brief import Head, head_name
 from keyhole.features.contrast.clouds import joint_pca, pca_figure
 from keyhole.features.contrast.collect import Collected, collect
-from keyhole.features.contrast.finding import FEWEST, Features, find_features, find_spans
+from keyhole.features.contrast.finding import FEWEST, Features, find_features
 from keyhole.features.contrast.lists import lists_contrast
 from keyhole.features.contrast.sites import Contrast, Site
+from keyhole.features.contrast.studies import find_spans
 from keyhole.features.contrast.subspace import random_bases
 from keyhole.models.model import Model
 from keyhole.models.tokens import one_token_words

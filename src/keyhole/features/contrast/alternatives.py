@@ -1,7 +1,7 @@
-"""Why does a head have no feature, and what would other settings have given? Asked where a study's rank is zero.
+"""Why does a head have no feature, and what do other settings give? Computed where a study's rank is zero.
 
-The verdict of the study's own settings stays. Beside it stand the other centring and the rank rules, each with its
-rank, its share of the held-out gap, and what a swap moves compared with three controls:
+The verdict of the study's settings stays. The other centring and the rank rules are listed with it, each with its rank,
+its share of the held-out gap, and the attention that a swap moves compared with three controls:
 
     whole     the two keys change places entirely: the ceiling
     random    uniformly random subspaces of the same rank
@@ -94,8 +94,8 @@ class NoFeature:
 
 
 def find_alternatives(study: "Study", stage: Stage) -> tuple[NoFeature, ...]:
-    """Every selected head and feature of rank zero, with what other settings give there. No prompt is run again."""
-    if isinstance(study.settings.rank, int):  # a rank that was given is no verdict
+    """Every selected head with a feature of rank zero, and what other settings give there. No prompt is run again."""
+    if isinstance(study.settings.rank, int):  # a given rank is no verdict
         return ()
     cases: list[NoFeature] = []
     for name, features in study.features.items():
@@ -127,7 +127,7 @@ def _tried(study: "Study", name: str, heads: Sequence[Head], progress: Progress)
 
 
 def _by_centre(study: "Study", name: str, progress: Progress) -> dict[Centre, Features]:
-    """The features with centring and without it: the study's own, and the other one's from the same sums."""
+    """The features with centring and without: the study's, and the others from the same sums."""
     settings = study.settings
     other: Centre = "each" if settings.centre == "none" else "none"  # pooled is each, see `contrast_matrix`
     features = find_features(
@@ -150,7 +150,7 @@ def _fitted(study: "Study") -> int | None:
 def _swapped(
     study: "Study", name: str, by_centre: Mapping[Centre, Features], head: Head, rows: Sequence[Alternative]
 ) -> list[Alternative]:
-    """The same with swaps, from the logits of the one pass."""
+    """The alternatives with their swaps, which follow from the logits of the one pass."""
     settings, test = study.settings, study.test
     pairing = pair_keys(test, half=study.half, seed=settings.seed)
     bases = {f"{row.centre} {row.rule}": by_centre[row.centre].of(head, row.rule).V for row in rows if row.rank}

@@ -129,9 +129,9 @@ class Angles:
 
 def angles(features: Sequence[Feature]) -> tuple[Angles, ...]:
     """How much do features overlap, pair by pair? 1: a shared direction, 0: orthogonal."""
-    made = []
+    pairs = []
     for i, a in enumerate(features):
         for b in features[i + 1 :]:
             query, key = principal_cosines(a.U, b.U), principal_cosines(a.V, b.V)
-            made.append(Angles((a.name, b.name), tuple(query.tolist()), tuple(key.tolist())))
-    return tuple(made)
+            pairs.append(Angles((a.name, b.name), tuple(query.tolist()), tuple(key.tolist())))
+    return tuple(pairs)

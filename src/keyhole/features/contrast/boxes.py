@@ -47,8 +47,8 @@ def order_contrast(
     Positive: the box of the queried thing; negative: the other boxes of the prompt. Label: its place, "0" first.
     """
     words = _share_out(model, n_boxes, how)
-    asked = _told(words, query) or words.told[0]
-    return _right_against_others("boxes by order", model, words.examples(n, seed, asked), how)
+    queried = _require_query(words, query) or words.stored[0]
+    return _right_against_others("boxes by order", model, words.examples(n, seed, queried), how)
 
 
 def lexical_contrast(
@@ -68,10 +68,10 @@ def lexical_contrast(
     any of those told, or always `query`. Label: the queried thing. Prompts 2i and 2i + 1 are a pair.
     """
     words = _share_out(model, n_boxes, how)
-    asked = _told(words, query)
+    queried = _require_query(words, query)
     if not words.spare:
-        raise KeyholeError(_too_few(model, "things", len(words.told), n_boxes + 1))
-    examples = words.examples(n, seed, asked)
+        raise KeyholeError(_too_few(model, "things", len(words.stored), n_boxes + 1))
+    examples = words.examples(n, seed, queried)
     rng = random.Random(seed)
     copies = [with_other_thing(example, rng.choice(words.spare)) for example in examples]
     name = "boxes by thing, crossed" if cross else "boxes by thing"
@@ -96,7 +96,7 @@ def reflexive_contrast(
     words = _share_out(model, n_boxes, how)
     if len(words.letters) == n_boxes:
         raise KeyholeError(_too_few(model, "letters", n_boxes, n_boxes + 1))
-    examples = words.examples(n, seed, _told(words, query))
+    examples = words.examples(n, seed, _require_query(words, query))
     rng = random.Random(seed)
     copies = []
     for example in examples:
@@ -118,15 +118,15 @@ def _against_copies(
     """The right box of every prompt against that of its copy, met by the copy's own query or the prompt's."""
     prompts, samples, chat = [], [], how.get("chat", False)
     for number, (example, copy) in enumerate(zip(examples, copies, strict=True)):
-        here, there = 2 * number, 2 * number + 1
-        pair = [one.in_chat(model) if chat else one for one in (example, copy)]
-        prompts += [one.text for one in pair]
+        number_of_prompt, number_of_copy = 2 * number, 2 * number + 1
+        pair = [member.in_chat(model) if chat else member for member in (example, copy)]
+        prompts += [member.text for member in pair]
         samples.append(
             Sample(
-                Site(last(), here),
-                positive=(Site(role(pair[0], "BOX"), here),),
-                negative=(Site(role(pair[1], "BOX"), there),),
-                negative_query=None if cross else Site(last(), there),
+                Site(last(), number_of_prompt),
+                positive=(Site(role(pair[0], "BOX"), number_of_prompt),),
+                negative=(Site(role(pair[1], "BOX"), number_of_copy),),
+                negative_query=None if cross else Site(last(), number_of_copy),
                 label=example.word(label),
                 group=str(number),
             )
@@ -148,10 +148,10 @@ def boxes_test(
     """
     words = _share_out(model, n_boxes, how)
     if not words.unseen:
-        raise KeyholeError(_too_few(model, "things", len(words.told) + len(words.spare), n_boxes + 2))
+        raise KeyholeError(_too_few(model, "things", len(words.stored) + len(words.spare), n_boxes + 2))
     rng = random.Random(seed)
-    asked = rng.choices(words.unseen, k=n)
-    examples = [example for query in asked for example in words.examples(1, rng.getrandbits(48), query)]
+    queried = rng.choices(words.unseen, k=n)
+    examples = [example for query in queried for example in words.examples(1, rng.getrandbits(48), query)]
     return _right_against_others("boxes of unseen things", model, examples, how)
 
 
@@ -160,35 +160,35 @@ def boxes_test(
 
 @dataclass(frozen=True)
 class _Words:
-    told: tuple[str, ...]  # in the boxes of every prompt that features are made from
+    stored: tuple[str, ...]  # in the boxes of every prompt that features are made from
     spare: tuple[str, ...]  # replace the queried one in lexical contrasts
     unseen: tuple[str, ...]  # asked about in tests only
     letters: tuple[str, ...]
     prompts: dict[str, Any]  # how many boxes, in which words
 
     def examples(self, n: int, seed: int, query: str | None) -> list[Example]:
-        return boxes(n, seed, held_out=None, query=query, things=self.told, letters=self.letters, **self.prompts)
+        return boxes(n, seed, held_out=None, query=query, things=self.stored, letters=self.letters, **self.prompts)
 
 
 def _share_out(model: "Model", n_boxes: int, how: Telling) -> _Words:
     usable = tuple(dict.fromkeys(one_token_words(model, how.get("things", THINGS))))
     letters = tuple(one_token_words(model, LETTERS))
-    for what, words in (("things", usable), ("letters", letters)):
+    for kind, words in (("things", usable), ("letters", letters)):
         if len(words) < n_boxes:
-            raise KeyholeError(_too_few(model, what, len(words), n_boxes))
+            raise KeyholeError(_too_few(model, kind, len(words), n_boxes))
     middle = n_boxes + (len(usable) - n_boxes + 1) // 2
     prompts = {"n_boxes": n_boxes, "wording": how.get("wording", "plain")}
     return _Words(usable[:n_boxes], usable[n_boxes:middle], usable[middle:], letters, prompts)
 
 
-def _too_few(model: "Model", what: str, found: int, needed: int) -> str:
-    advice = "give more things, or ask for fewer boxes" if what == "things" else "ask for fewer boxes"
-    return f"only {found} of the {what} are one token for {model.name}, and this contrast needs {needed}: {advice}."
+def _too_few(model: "Model", kind: str, available: int, needed: int) -> str:
+    advice = "give more things, or ask for fewer boxes" if kind == "things" else "ask for fewer boxes"
+    return f"only {available} of the {kind} are one token for {model.name}, and this contrast needs {needed}: {advice}."
 
 
-def _told(words: _Words, query: str | None) -> str | None:
-    if query is not None and query not in words.told:
-        raise KeyholeError(f"the query is one of the things told ({', '.join(words.told)}), not {query!r}.")
+def _require_query(words: _Words, query: str | None) -> str | None:
+    if query is not None and query not in words.stored:
+        raise KeyholeError(f"the query is one of the things told ({', '.join(words.stored)}), not {query!r}.")
     return query
 
 

@@ -111,8 +111,8 @@ def _legend(figure: Figure, cloud: Cloud, colour: dict[Label, str]) -> None:
     shared: dict[str, Any] = {"linestyle": "", "markeredgecolor": "none", "markersize": 7}
     handles = [Line2D([], [], color=colour[label], marker="s", label=plain(str(label)), **shared) for label in colour]
     for side, _, _ in reversed(cloud.sides):
-        own = {"markeredgecolor": GREY, "markerfacecolor": "none"} if side == "queries" else {}
-        handles.append(Line2D([], [], color=GREY, marker=_MARKERS[side], label=side, **shared | own))
+        look = {"markeredgecolor": GREY, "markerfacecolor": "none"} if side == "queries" else {}
+        handles.append(Line2D([], [], color=GREY, marker=_MARKERS[side], label=side, **shared | look))
     legend(figure, handles, columns=1 + (len(handles) - 1) // (_ONE_COLUMN + len(cloud.sides)))
 
 

@@ -1,11 +1,8 @@
-"""How does one pass over all prompts give every head's contrast, batch by batch?
-
-What does a batch, seen in passing, have of a contrast's slots? Filled batch by batch, then frozen.
-"""
+"""One pass over all prompts gives every head's contrast: sites are read batch by batch, and sequences never kept."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 from jaxtyping import Bool
@@ -31,6 +28,8 @@ from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.numbers import exact_matmul, working_dtype
 from keyhole.models.stacks import Seen, visit
 from keyhole.progress import Progress
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -39,7 +38,7 @@ _BLOCK_BYTES = 256e6  # of keys gathered for rows of attention at once
 
 
 class Here:
-    """Which slots and keys are in the batch at hand?"""
+    """Which slots and keys are in the current batch?"""
 
     def __init__(self, slots: Slots, prompts: list[int], *, longest: int, device: torch.device) -> None:
         row_of = torch.full((max(int(slots.query[:, 0].max()), int(slots.keys[..., 0].max()), *prompts) + 1,), -1)
@@ -49,47 +48,49 @@ class Here:
         self.key = ((k_row >= 0) & (slots.sign != 0)).nonzero(as_tuple=True)
         self.q_row, self.q_at = (x[self.slot].to(device) for x in (q_row, slots.query[:, 1]))
         self.k_row, self.k_at = (x[self.key].to(device) for x in (k_row, slots.keys[..., 1]))
-        own = torch.zeros(len(self.slot), longest + 1, dtype=torch.bool)  # one column more, for keys of other prompts
+        same_prompt = torch.zeros(
+            len(self.slot), longest + 1, dtype=torch.bool
+        )  # with one extra column, for keys of other prompts
         at = torch.where(slots.together, slots.keys[..., 1], longest)[self.slot]
-        self.own: Bool[Tensor, "here pos"] = own.scatter_(1, at, True)[:, :longest].to(device)
+        self.own: Bool[Tensor, "here pos"] = same_prompt.scatter_(1, at, True)[:, :longest].to(device)
 
 
 class Reading:
-    """What one layer showed so far."""
+    """The queries and keys of one layer that were read so far."""
 
-    def __init__(self, slots: Slots, seen: Seen, frame: Frame) -> None:
+    def __init__(self, slots: Slots, states: Seen, frame: Frame) -> None:
         self.slots, self.frame = slots, frame
         n, m = slots.sign.shape
-        heads, kv, d = seen.q.shape[1], seen.k.shape[1], seen.q.shape[-1]
-        empty = torch.zeros((), dtype=working_dtype(seen.q.dtype), device=seen.q.device)
+        heads, kv, d = states.q.shape[1], states.k.shape[1], states.q.shape[-1]
+        empty = torch.zeros((), dtype=working_dtype(states.q.dtype), device=states.q.device)
         self.q, self.k = empty.new_zeros(n, heads, d), empty.new_zeros(n, m, kv, d)
         self.rest, self.top = empty.new_zeros(n, heads), empty.new_zeros(n, heads)
-        self.first = torch.zeros(n, dtype=torch.long, device=seen.q.device)
-        self.bias = None if seen.rule.key_bias is None else empty.new_zeros(n, m, heads)
-        self.rule = AttentionRule(seen.rule.scaling, seen.rule.softcap)
+        self.first = torch.zeros(n, dtype=torch.long, device=states.q.device)
+        self.bias = None if states.rule.key_bias is None else empty.new_zeros(n, m, heads)
+        self.rule = AttentionRule(states.rule.scaling, states.rule.softcap)
         self.q_turns = self.k_turns = None
-        if seen.rotary is not None and frame != "post_rope":
-            freq, pairing = seen.rotary.cos.shape[-1], seen.rotary.pairing
+        if states.rotary is not None and frame != "post_rope":
+            freq, pairing = states.rotary.cos.shape[-1], states.rotary.pairing
             self.q_turns = Turns(empty.new_zeros(n, freq), empty.new_zeros(n, freq), pairing)
             self.k_turns = Turns(empty.new_zeros(n, m, freq), empty.new_zeros(n, m, freq), pairing)
 
-    def read(self, seen: Seen, here: Here) -> None:
-        """Take what this batch has of the slots."""
-        self.q[here.slot] = seen.q[here.q_row, :, here.q_at].to(self.q.dtype)
-        self.k[here.key] = seen.k[here.k_row, :, here.k_at].to(self.k.dtype)
-        self.first[here.slot] = seen.first[here.q_at]
-        if self.bias is not None and seen.rule.key_bias is not None:
-            self.bias[here.key] = seen.rule.key_bias[:, here.k_at].T.to(self.bias.dtype)
-        rows = max(1, int(_BLOCK_BYTES / (seen.k[0].numel() * self.k.element_size())))
+    def read(self, states: Seen, here: Here) -> None:
+        """Read the slots of this batch."""
+        self.q[here.slot] = states.q[here.q_row, :, here.q_at].to(self.q.dtype)
+        self.k[here.key] = states.k[here.k_row, :, here.k_at].to(self.k.dtype)
+        self.first[here.slot] = states.first[here.q_at]
+        if self.bias is not None and states.rule.key_bias is not None:
+            self.bias[here.key] = states.rule.key_bias[:, here.k_at].T.to(self.bias.dtype)
+        rows = max(1, int(_BLOCK_BYTES / (states.k[0].numel() * self.k.element_size())))
         for block in torch.split(torch.arange(len(here.slot)), rows):
-            self.rest[here.slot[block]], self.top[here.slot[block]] = _rest_of_rows(seen, here, block, self.q.dtype)
-        if self.q_turns is not None and self.k_turns is not None and seen.rotary is not None:
+            self.rest[here.slot[block]], self.top[here.slot[block]] = _rest_of_rows(states, here, block, self.q.dtype)
+        if self.q_turns is not None and self.k_turns is not None and states.rotary is not None:
             for turns, where, at in ((self.q_turns, here.slot, here.q_at), (self.k_turns, here.key, here.k_at)):
-                new = turns_at(seen.rotary, at)
+                new = turns_at(states.rotary, at)
                 turns.cos[where], turns.sin[where] = new.cos.to(turns.cos.dtype), new.sin.to(turns.sin.dtype)
 
     def samples(self) -> LayerSamples:
-        """Everything, once every prompt of the chunk was run."""
+        """All samples, once every prompt of the chunk was run."""
         slots, device = self.slots, self.q.device
         visible = slots.together.to(device) & (slots.keys[..., 1].to(device) >= self.first[:, None])
         turns: tuple[Turns | None, Turns | None] = (None, None)
@@ -98,27 +99,25 @@ class Reading:
         return LayerSamples(self.q, self.k, self.rest, self.top, visible, self.rule, self.bias, *turns)
 
 
-def _rest_of_rows(seen: Seen, here: Here, block: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _rest_of_rows(states: Seen, here: Here, block: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Take logsumexp and maximum of each row's logits without the slot's own keys; sinks count to the rest."""
     row, at = here.q_row[block], here.q_at[block]
-    q = by_kv_head(seen.q[row, :, at].to(dtype), seen.k.shape[1])
-    scores = torch.einsum("nagd,nasd->nags", q, seen.k[row].to(dtype)).flatten(1, 2) * seen.rule.scaling
-    visible = visible_mask(seen.first[at], at, scores.shape[-1]) & ~here.own[block]
-    logits = seen.rule.logits(scores[:, :, None], visible[:, None, None])[:, :, 0]
+    q = by_kv_head(states.q[row, :, at].to(dtype), states.k.shape[1])
+    scores = torch.einsum("nagd,nasd->nags", q, states.k[row].to(dtype)).flatten(1, 2) * states.rule.scaling
+    visible = visible_mask(states.first[at], at, scores.shape[-1]) & ~here.own[block]
+    logits = states.rule.logits(scores[:, :, None], visible[:, None, None])[:, :, 0]
     return logits.logsumexp(-1), logits[..., : scores.shape[-1]].amax(-1)
 
 
-# How does one pass over all prompts give every head's contrast? Sites are read in passing, and sequences never kept.
-#
-# Prompts that share a sample are run in the same chunk, so a chunk's samples are complete when it has been run: they
-# are added to the accumulators and, unless `keep=False`, their queries and keys are kept for nulls and interventions.
+# Prompts that share a sample are run in the same chunk, so that a chunk's samples are complete when it has been run.
+# They are then added to the accumulators and, unless `keep=False`, kept for nulls and interventions.
 
-_CHUNK_TOKENS = 16_384  # prompts run before their samples are summed up
+_CHUNK_TOKENS = 16_384  # of prompts that are run before their samples are summed up
 
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """A contrast seen by a model: sums for every head, and (if kept) the samples themselves."""
+    """A contrast run through a model: sums for every head and, if kept, the samples themselves."""
 
     __repr__ = brief
 
@@ -130,7 +129,7 @@ class Collected:
 
     @property
     def name(self) -> str:
-        """Of the contrast."""
+        """The name of the contrast."""
         return self.resolved.contrast.name
 
     @property
@@ -150,29 +149,57 @@ class Collected:
         """Refuse a head that the model does not have."""
         layer, index = head
         if layer not in self.sums:
-            raise KeyholeError(f"there is no head {layer}.{index}: attention layers are {_told(sorted(self.sums))}.")
+            raise KeyholeError(f"there is no head {layer}.{index}: attention layers are {_ranges(sorted(self.sums))}.")
         n = self.sums[layer].qk.shape[2]
         if not 0 <= index < n:
             raise KeyholeError(f"there is no head {layer}.{index}: layer {layer} has heads 0 to {n - 1}.")
+
+
+@dataclass(frozen=True)
+class CollectSettings:
+    """How a contrast is run through a model."""
+
+    frame: Frame = option("post_rope", "Coordinates in which queries and keys are compared.")
+    keep: bool = option(True, "Keep the samples, for nulls and interventions; without, memory does not grow with them.")
+    negatives: int | None = option(None, "Negative keys of each sample, drawn at random; default: all.")
+    seed: int = option(0, "Seed of the two halves and of the negatives.")
+    max_batch_tokens: int = option(4096, "Tokens that are run at once.", least=1)
+
+    def __post_init__(self) -> None:
+        check_frame(self.frame)
+
+
+class CollectOptions(TypedDict, total=False):
+    """The fields of `CollectSettings`, as keywords."""
+
+    frame: Frame
+    keep: bool
+    negatives: int | None
+    seed: int
+    max_batch_tokens: int
 
 
 def collect(
     model: "Model",
     contrast: Contrast,
     *,
-    frame: Frame = "post_rope",
-    keep: bool = True,
-    negatives: int | None = None,
-    seed: int = 0,
-    max_batch_tokens: int = 4096,
+    settings: CollectSettings | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CollectOptions],
 ) -> Collected:
-    """Run every prompt once and sum up the contrast of every head.
+    """Run every prompt of a contrast once and sum up the contrast of every head.
 
-    `seed` splits the halves and samples the `negatives`. Without `keep`, memory does not grow with the samples.
+    Fields of `CollectSettings` may be given as keywords: `frame`, `keep`, `negatives`, `seed`, `max_batch_tokens`.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import find
+    >>> texts = [f"Mary brought {word} to John" for word in ("a drink", "the book")]
+    >>> contrast = Contrast.from_texts("giver", texts, positive=find("Mary"), negative=find("brought"))
+    >>> collect(keyhole.load(), contrast, keep=False).name
+    'giver'
     """
-    check_frame(frame)
-    resolved = resolve(model, contrast, negatives=negatives, seed=seed)
+    how = settings_with(settings, CollectSettings, options)
+    resolved = resolve(model, contrast, negatives=how.negatives, seed=how.seed)
     lengths = [len(prompt.ids) for prompt in resolved.prompts]
     sums: dict[int, Sums] = {}
     pieces: dict[int, list[LayerSamples]] = {}
@@ -181,11 +208,11 @@ def collect(
     for prompts, chosen in _chunks(resolved.slots, lengths):
         slots = resolved.slots.of(chosen)
         with exact_matmul():
-            found = _run_chunk(model, resolved, prompts, slots, frame=frame, max_batch_tokens=max_batch_tokens)
-            for layer, samples in found.items():
+            by_layer = _run_chunk(model, resolved, prompts, slots, how)
+            for layer, samples in by_layer.items():
                 added = tally(samples.queries, samples.keys, slots.sign, slots.weight, slots.half)
                 sums[layer] = sums[layer] + added if layer in sums else added
-                if keep:
+                if how.keep:
                     pieces.setdefault(layer, []).append(samples)
         order.append(chosen)
         done += len(prompts)
@@ -193,11 +220,11 @@ def collect(
             progress(done, len(lengths))
     back = torch.cat(order).argsort()
     kept = {layer: joined(parts).of(back) for layer, parts in pieces.items()}
-    return Collected(model, resolved, frame, sums, kept)
+    return Collected(model, resolved, how.frame, sums, kept)
 
 
 def _chunks(slots: Slots, lengths: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
-    """(prompts, slots) that can be finished together: prompts joined by a sample are never parted."""
+    """(prompts, slots) that are complete together: prompts joined by a sample are in one chunk."""
     met = zip(slots.query[:, 0].tolist(), slots.keys[..., 0].tolist(), slots.sign.tolist(), strict=True)
     links = [(q, k) for q, keys, sign in met for k, side in zip(keys, sign, strict=True) if side]
     root = islands(len(lengths), links)
@@ -216,25 +243,26 @@ def _chunks(slots: Slots, lengths: Sequence[int]) -> Iterator[tuple[list[int], T
 
 
 def _run_chunk(
-    model: "Model", resolved: Resolved, prompts: list[int], slots: Slots, *, frame: Frame, max_batch_tokens: int
+    model: "Model", resolved: Resolved, prompts: list[int], slots: Slots, how: CollectSettings
 ) -> dict[int, LayerSamples]:
-    """Run a chunk's prompts in batches and read its slots off."""
-    found: dict[int, Reading] = {}
+    """Run a chunk's prompts in batches and read its slots."""
+    readings: dict[int, Reading] = {}
     encoded = [resolved.prompts[i] for i in prompts]
-    for batch in model._batches([len(e.ids) for e in encoded], max_batch_tokens):
+    for batch in model._batches([len(e.ids) for e in encoded], how.max_batch_tokens):
         numbers = [prompts[i] for i in batch]
         here = Here(slots, numbers, longest=max(len(encoded[i].ids) for i in batch), device=model.hf.device)
 
-        def see(layer: int, seen: Seen, here: Here = here) -> None:
-            if layer not in found:
-                found[layer] = Reading(slots, seen, frame)
-            found[layer].read(seen, here)
+        def see(layer: int, states: Seen, here: Here = here) -> None:
+            if layer not in readings:
+                readings[layer] = Reading(slots, states, how.frame)
+            readings[layer].read(states, here)
 
         visit(model, [encoded[i] for i in batch], see)
-    return {layer: reading.samples() for layer, reading in found.items()}
+    return {layer: reading.samples() for layer, reading in readings.items()}
 
 
-def _told(layers: list[int]) -> str:
+def _ranges(layers: list[int]) -> str:
+    """Numbers of layers in words: 0 to 3, or 1, 5, 9."""
     if layers == list(range(layers[0], layers[-1] + 1)):
         return f"{layers[0]} to {layers[-1]}"
     return ", ".join(map(str, layers))

@@ -53,11 +53,11 @@ def write_contrast(contrast: Contrast, path: str | Path) -> None:
         used = list(dict.fromkeys(site.prompt for site in sample.sites))
         prompts = [_plain(contrast.prompts[i]) for i in used]
         record: dict[str, Any] = {"prompt": prompts[0]} if len(prompts) == 1 else {"prompts": prompts}
-        record["query"] = _told(sample.query, used)
-        record["positive"] = [_told(site, used) for site in sample.positive]
-        record["negative"] = [_told(site, used) for site in sample.negative]
+        record["query"] = _written(sample.query, used)
+        record["positive"] = [_written(site, used) for site in sample.positive]
+        record["negative"] = [_written(site, used) for site in sample.negative]
         if sample.negative_query is not None:
-            record["negative_query"] = _told(sample.negative_query, used)
+            record["negative_query"] = _written(sample.negative_query, used)
         optional = {"label": sample.label, "group": sample.group}
         record |= {key: value for key, value in optional.items() if value is not None}
         if sample.weight != 1.0:
@@ -79,9 +79,9 @@ def _sample(record: dict[str, Any], prompts: dict[Any, int]) -> Sample:
     if unknown := set(record) - _KEYS:
         raise KeyholeError(f"unknown keys: {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}.")
     require(("prompt" in record) != ("prompts" in record), 'give "prompt" or "prompts", and not both.')
-    own = [record["prompt"]] if "prompt" in record else record["prompts"]
-    require(isinstance(own, list) and bool(own), '"prompts" is a list of at least one prompt.')
-    numbers = [prompts.setdefault(_prompt(prompt), len(prompts)) for prompt in own]
+    texts = [record["prompt"]] if "prompt" in record else record["prompts"]
+    require(isinstance(texts, list) and bool(texts), '"prompts" is a list of at least one prompt.')
+    numbers = [prompts.setdefault(_prompt(prompt), len(prompts)) for prompt in texts]
     for key in ("query", "positive", "negative"):
         require(key in record, f'there is no "{key}".')
     for key in ("label", "group"):
@@ -120,8 +120,8 @@ def _site(place: Any, numbers: list[int]) -> Site:
     if len(kinds) != 1 or set(place) - kinds - {"nth", "prompt"}:
         raise KeyholeError(f'{quoted(place)} is no place: a position, "last", or one of token, span, find, regex.')
     prompt = place.get("prompt", 0)
-    told = f"there is no prompt {quoted(prompt)}: the line has {len(numbers)}, numbered from 0."
-    require(is_index(prompt, len(numbers)), told)
+    reason = f"there is no prompt {quoted(prompt)}: the line has {len(numbers)}, numbered from 0."
+    require(is_index(prompt, len(numbers)), reason)
     return Site(_place(place, kinds.pop()), numbers[prompt])
 
 
@@ -141,17 +141,17 @@ def _plain(prompt: Any) -> Any:
     return prompt if isinstance(prompt, str) else [int(i) for i in prompt]
 
 
-def _told(site: Site, used: list[int]) -> Any:
+def _written(site: Site, used: list[int]) -> Any:
     place = site.place
-    told: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     if place.token is not None:
-        told["token"] = place.token
+        record["token"] = place.token
     elif place.span is not None:
-        told["span"] = list(place.span)
+        record["span"] = list(place.span)
     else:
-        told["find" if place.text is not None else "regex"] = place.text if place.text is not None else place.pattern
+        record["find" if place.text is not None else "regex"] = place.text if place.text is not None else place.pattern
         if place.nth != 0:
-            told["nth"] = "all" if place.nth is None else place.nth
+            record["nth"] = "all" if place.nth is None else place.nth
     if used.index(site.prompt):
-        told["prompt"] = used.index(site.prompt)
-    return told["token"] if set(told) == {"token"} else told
+        record["prompt"] = used.index(site.prompt)
+    return record["token"] if set(record) == {"token"} else record

@@ -1,8 +1,6 @@
-"""Which subspace does a contrast live in, and which do those of single labels span together?
+"""Which subspace does a contrast live in, and how many of its dimensions are real? For every head at once.
 
-Which subspace does a contrast live in, and how many of its dimensions are real? For every head at once.
-
-dC = U S V^T: columns of U are directions in query space, those of V in key space. Three ranks are told:
+dC = U S V^T: columns of U are directions in query space, those of V in key space. There are three ranks:
 
     energy  singular values that hold 99 % of |dC|^2 (the paper's; noise counts too)
     null    singular values above the 95 % quantile of the largest one under permuted labels, with the range of ranks
@@ -12,9 +10,8 @@ dC = U S V^T: columns of U are directions in query space, those of V in key spac
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float, Int
@@ -45,9 +42,11 @@ from keyhole.features.contrast.sums import (
 )
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option
 
 RankRule = Literal["energy", "null", "halves"]
-FEWEST = 20  # samples below which no rank is told
+FEWEST = 20  # samples below which no rank is claimed
 _ROUNDING = 1e-5  # of `product_size`: a smaller contrast is the rounding of equal queries and keys
 
 
@@ -65,7 +64,7 @@ class Feature:
 
     @property
     def rank(self) -> int:
-        """Dimensions."""
+        """The number of dimensions."""
         return self.U.shape[1]
 
 
@@ -91,7 +90,7 @@ class Features:
     p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
 
     def rank(self, head: Head, rule: RankRule | int = "null") -> int:
-        """How many dimensions has the feature in this head?"""
+        """The number of dimensions of the feature in one head, by a rule or as given."""
         at = self.at(head)
         if isinstance(rule, int):
             if not 0 <= rule <= self.S.shape[-1]:
@@ -121,34 +120,67 @@ class Features:
         return self.layers.index(head[0]), head[1]
 
 
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How contrasts are decomposed, and how their ranks are tested."""
+
+    centre: Centre = option("each", "Means removed from the contrast; none: the paper's, in which means count.")
+    balance: Balance = option("pairs", "pairs: each side is a mean over its pairs; prompts: both are sums per sample.")
+    permutations: int = option(200, "Permutations of labels, for the null; 0: the energy rank alone, from sums.")
+    level: float = option(0.95, "Quantile of the null that a singular value must exceed.")
+    energy: float = option(0.99, "Share of the squared norm that the energy rank holds.")
+    seed: int = option(0, "Seed of the permutations.")
+
+    def __post_init__(self) -> None:
+        check_choices(self.centre, self.balance)
+        fewest = math.ceil(1 / (1 - self.level)) - 1
+        if 0 < self.permutations < fewest:
+            raise KeyholeError(
+                f"{self.permutations} permutations cannot show a level of {self.level}: ask for at least {fewest}."
+            )
+
+
+class FeatureOptions(TypedDict, total=False):
+    """The fields of `FeatureSettings`, as keywords."""
+
+    centre: Centre
+    balance: Balance
+    permutations: int
+    level: float
+    energy: float
+    seed: int
+
+
 def find_features(
     collected: Collected,
     *,
     label: str | None = None,
     half: int | None = None,
-    centre: Centre = "each",
-    balance: Balance = "pairs",
-    permutations: int = 200,
-    level: float = 0.95,
-    energy: float = 0.99,
-    seed: int = 0,
+    settings: FeatureSettings | None = None,
     progress: Progress | None = None,
+    **options: Unpack[FeatureOptions],
 ) -> Features:
-    """Decompose the contrast of every head; of one label's samples, or of one half, if asked.
+    """Decompose the contrast of every head, over all samples, those of one `label`, or those of one `half` (0 or 1).
 
-    `centre="none"` is the paper's contrast, in which means, and with them biases of queries and keys, have a part.
-    Without `permutations` only the energy rank is told, and sums are enough (`keep=False`).
+    Fields of `FeatureSettings` may be given as keywords, such as `centre` or `permutations`.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, order_contrast
+    >>> model = keyhole.load()
+    >>> features = find_features(collect(model, order_contrast(model, 40, n_boxes=4)), permutations=40)
+    >>> features.rank((1, 6)) == features.of((1, 6)).rank
+    True
     """
-    check_choices(centre, balance)
+    how = settings_with(settings, FeatureSettings, options)
+    centre, balance = how.centre, how.balance
     chosen = choose(collected, label=label, half=half)
     slots = collected.slots.of(chosen)
     samples = len(torch.unique(slots.sample))
     _require_samples(collected, samples)
-    _require_permutations(permutations, level)
     # Divided by prompts, sides of different sizes do not cancel under permuted labels, so there is no null.
-    has_null = permutations > 0 and (balance == "pairs" or _equal_sides(slots))
-    signs = permuted_signs(slots, permutations, seed) if has_null else None
-    found = []
+    has_null = how.permutations > 0 and (balance == "pairs" or _equal_sides(slots))
+    signs = permuted_signs(slots, how.permutations, how.seed) if has_null else None
+    by_layer = []
     for done, layer in enumerate(collected.sums):
         with exact_matmul():
             if label is None:
@@ -161,14 +193,14 @@ def find_features(
             real = S[:, 0] > _ROUNDING * product_size(sums, centre=centre, balance=balance)
             S = S * real[:, None]
             shift = torch.where(real, mean_shift_share(sums, balance=balance), float("nan"))
-            parts = {"U": U, "S": S, "V": V, "mean_shift": shift, "energy": energy_rank(S, energy)}
+            parts = {"U": U, "S": S, "V": V, "mean_shift": shift, "energy": energy_rank(S, how.energy)}
             if signs is not None:
                 kept = collected.layer(layer).of(chosen)
-                parts |= _ranks(kept, slots, signs, S=S, centre=centre, balance=balance, level=level)
-        found.append({name: value.cpu() for name, value in parts.items()})
+                parts |= _ranks(kept, slots, signs, S=S, centre=centre, balance=balance, level=how.level)
+        by_layer.append({name: value.cpu() for name, value in parts.items()})
         if progress is not None:
             progress(done + 1, len(collected.sums))
-    stacked = {name: torch.stack([one[name] for one in found]) for name in found[0]}
+    stacked = {name: torch.stack([parts_of_layer[name] for parts_of_layer in by_layer]) for name in by_layer[0]}
     name = collected.name if label is None else label
     return Features(name, collected.frame, tuple(collected.sums), samples, **stacked)
 
@@ -178,7 +210,7 @@ def choose(collected: Collected, *, label: str | None = None, half: int | None =
     slots = collected.slots
     mask = torch.ones(len(slots), dtype=torch.bool)
     if label is not None:
-        mask &= torch.tensor([own == label for own in collected.resolved.labels])
+        mask &= torch.tensor([name == label for name in collected.resolved.labels])
         if not mask.any():
             known = ", ".join(collected.resolved.contrast.labels) or "none"
             raise KeyholeError(f"no sample has the label {label!r}: there is {known}.")
@@ -186,8 +218,8 @@ def choose(collected: Collected, *, label: str | None = None, half: int | None =
         mask &= slots.half == half
         if not mask.any():
             raise KeyholeError(
-                f"half {half} of {collected.name!r} is empty: all its samples share prompts or a group, which are not "
-                "parted. Give prompts that differ, or test samples of their own."
+                f"half {half} of {collected.name!r} is empty: all its samples share prompts or a group, which is never "
+                "split. Give prompts that differ, or separate test samples."
             )
     return mask.nonzero()[:, 0]
 
@@ -214,10 +246,10 @@ def _ranks(
         if not len(mine) or not len(other):
             confirmed.append(torch.zeros_like(S[:, 0], dtype=torch.long))
             continue
-        own = _half(q, k, slots, slots.sign[None], mine, centre=centre, balance=balance)[0]
-        U, _, V = decompose(own)
-        seen = torch.cat([slots.sign[None], signs])
-        elsewhere = _half(q, k, slots, seen, other, centre=centre, balance=balance)
+        half_contrast = _half(q, k, slots, slots.sign[None], mine, centre=centre, balance=balance)[0]
+        U, _, V = decompose(half_contrast)
+        all_signs = torch.cat([slots.sign[None], signs])
+        elsewhere = _half(q, k, slots, all_signs, other, centre=centre, balance=balance)
         cross = torch.einsum("hik,phij,hjk->phk", U.to(elsewhere), elsewhere, V.to(elsewhere)).double()
         bar = cross[1:].amax(-1).quantile(level, dim=0, interpolation="higher")
         confirmed.append((cross[0] > bar[:, None]).long().cumprod(-1).sum(-1))
@@ -239,7 +271,8 @@ def _largest(dC: Float[Tensor, "draws heads d_query d_key"]) -> Float[Tensor, "d
 
     In float64, for the square of a contrast that is all but zero is too small for LAPACK otherwise.
     """
-    squared = (one.double() @ one.double().transpose(-1, -2) for one in dC.unbind(1))  # a head at a time, for memory
+    each = dC.unbind(1)  # one head at a time, to save memory
+    squared = (contrast.double() @ contrast.double().transpose(-1, -2) for contrast in each)
     return torch.stack([torch.linalg.eigvalsh(S2)[..., -1] for S2 in squared], dim=1).clamp_min(0).sqrt()
 
 
@@ -247,12 +280,6 @@ def _equal_sides(slots: Slots) -> bool:
     n = int(slots.sample.max()) + 1
     sides = [torch.zeros(n, dtype=torch.long).index_add(0, slots.sample, (slots.sign == s).sum(1)) for s in (1, -1)]
     return torch.equal(*sides)
-
-
-def _require_permutations(permutations: int, level: float) -> None:
-    fewest = math.ceil(1 / (1 - level)) - 1
-    if 0 < permutations < fewest:
-        raise KeyholeError(f"{permutations} permutations cannot show a level of {level}: ask for at least {fewest}.")
 
 
 def _require_samples(collected: Collected, samples: int) -> None:
@@ -263,74 +290,3 @@ def _require_samples(collected: Collected, samples: int) -> None:
             f"{samples} samples are too few for a rank claim in {d_head} dimensions: {collected.name!r} needs at least "
             f"{needed}. Give more prompts."
         )
-
-
-# Which subspace do the contrasts of single labels span together? The paper's features of filter heads.
-#
-# Within one category the query hardly varies, so that its contrast has one direction in queries and one in keys; the
-# feature is the span of all of them, which has a dimension more than the contrast of all categories together. Columns
-# of both sides are orthonormalised in the same order, so that the k-th of one still belongs to the k-th of the other.
-
-_DEPENDENT = 1e-6  # of a unit column, what is left of it outside the columns before: less belongs to these
-_Column = tuple[Tensor, Tensor, float]  # directions in queries and in keys, and their singular value
-
-
-def find_spans(collected: Collected, **how: Any) -> Features:
-    """The span of every label's contrast, in every head; `how` is that of `find_features`, with the energy rank alone.
-
-    Its share of a difference of means is that of the contrast of all labels together: a single label's is one by
-    nature. Labels with too few samples for a rank are left out.
-    """
-    whole = find_features(collected, **how)
-    labels = sorted({name for name in collected.resolved.labels if name})
-    least = max(FEWEST, whole.U.shape[-2])
-    enough = [name for name in labels if collected.resolved.labels.count(name) >= least]
-    if not enough:
-        raise KeyholeError(
-            f"no label of {collected.name!r} has the {least} samples that its own contrast needs: give more prompts."
-        )
-    single = [find_features(collected, label=name, **{**how, "permutations": 0}) for name in enough]
-    U, S, V = (torch.zeros_like(part) for part in (whole.U, whole.S, whole.V))
-    energy = torch.zeros_like(whole.energy)
-    for layer, head in torch.cartesian_prod(*(torch.arange(n) for n in whole.energy.shape)).tolist():
-        columns = [column for one in single for column in _columns(one, layer, head)]
-        if not columns:
-            continue
-        u, v, s = paired_span(columns)
-        rank = len(s)
-        U[layer, head, :, :rank], V[layer, head, :, :rank], S[layer, head, :rank] = u, v, s
-        energy[layer, head] = rank
-    return replace(whole, U=U, S=S, V=V, energy=energy, null=None, null_range=None, halves=None, threshold=None)
-
-
-def _columns(features: Features, layer: int, head: int) -> Iterable[_Column]:
-    """The directions that hold 99 % of a contrast, strongest first."""
-    for i in range(int(features.energy[layer, head])):
-        yield features.U[layer, head, :, i], features.V[layer, head, :, i], float(features.S[layer, head, i])
-
-
-def paired_span(
-    columns: Sequence[_Column],
-) -> tuple[Float[Tensor, "d_query rank"], Float[Tensor, "d_key rank"], Float[Tensor, "rank"]]:
-    """Orthonormal bases of both sides by Gram-Schmidt, in the order given; a pair must be new to both of them.
-
-    >>> x, y = torch.eye(2, dtype=torch.float64)
-    >>> U, V, S = paired_span([(x, y, 3.0), ((x + y) / 2**0.5, x, 2.0), (x, x, 1.0)])
-    >>> U.tolist(), V.tolist(), S.tolist()
-    ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]], [3.0, 2.0])
-    """
-    d_query, d_key = len(columns[0][0]), len(columns[0][1])
-    U, V = columns[0][0].new_zeros(d_query, 0), columns[0][1].new_zeros(d_key, 0)
-    kept: list[float] = []
-    for u, v, s in columns:
-        new = [_outside(u, U), _outside(v, V)]
-        if min(float(one.norm()) for one in new) > _DEPENDENT:
-            U, V = (torch.cat([basis, (one / one.norm())[:, None]], 1) for basis, one in zip((U, V), new, strict=True))
-            kept.append(s)
-    return U, V, torch.tensor(kept, dtype=U.dtype)
-
-
-def _outside(x: Float[Tensor, "d"], basis: Float[Tensor, "d rank"]) -> Float[Tensor, "d"]:
-    for _ in range(2):  # once more, for what rounding has left
-        x = x - basis @ (basis.T @ x)
-    return x

@@ -1,10 +1,10 @@
-"""What does one contrast find? Every head, by how much of the held-out gap its feature explains, ready to be tested.
+"""The result of one contrast: every head, by the share of the held-out gap that its feature explains.
 
     found = model.contrast(Contrast.from_roles("box", boxes(160), positive="BOX", negative="box_*"))
     best = found.heads[0]      best.share of the gap, best.p, best.rank
     best.swap()                does attention follow the feature? best.answers(): does the answer?
 
-A thin layer over `study`, which tells several features at once and how heads were selected.
+A thin layer over `study`, which compares several features and selects heads.
 """
 
 import logging
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class FoundHead:
-    """One head, with the feature that the contrast has there. Numbers are of samples that did not make it."""
+    """One head with the contrast's feature there. Numbers are of held-out samples."""
 
     score: HeadScore  # how much of the gap its feature explains
-    study: Study = field(repr=False)  # that it was found in
+    study: Study = field(repr=False)  # where it was measured
 
     @property
     def head(self) -> Head:
@@ -48,7 +48,7 @@ class FoundHead:
 
     @property
     def rank(self) -> int:
-        """Dimensions of the feature; 0: nothing exceeds what permuted labels give."""
+        """The number of dimensions of the feature; 0: nothing exceeds the null of permuted labels."""
         return self.score.rank
 
     @property
@@ -58,21 +58,21 @@ class FoundHead:
 
     @property
     def share(self) -> float:
-        """How much of the gap passes through the feature."""
+        """The share of the gap that passes through the feature."""
         return self.score.share
 
     @property
     def p(self) -> float:
-        """Of the explained gap, corrected over all heads."""
+        """The p-value of the explained gap, corrected over all heads."""
         return self.score.p_corrected
 
     @property
     def feature(self) -> Feature:
-        """Its subspaces of query and key space."""
+        """The feature's subspaces of query and key space."""
         return self.study.of(self.head)[0]
 
     def swap(self) -> Effect:
-        """Does attention follow the feature, when its coordinates change places between two keys?"""
+        """Does attention follow the feature when its coordinates are swapped between two keys?"""
         if self.head not in self.study.swaps:
             raise KeyholeError(
                 "positive and negative keys stand in different prompts, so nothing can be swapped: give "
@@ -81,34 +81,34 @@ class FoundHead:
         return next(effect for effect in self.study.swaps[self.head] if effect.name == self.feature.name)
 
     def answers(self, samples: int = 32) -> AnswerEffects:
-        """Does the answer follow it? The same swap in the model's own forward pass, in some of the test prompts."""
+        """Does the answer follow it? The same swap in the model's own forward pass, in so many test prompts."""
         bases = {self.head: key_bases([self.feature])}
-        made = self.study
-        return answer_effects(made.test, bases, half=made.half, samples=samples, seed=made.settings.seed)
+        study = self.study
+        return answer_effects(study.test, bases, half=study.half, samples=samples, seed=study.settings.seed)
 
     def attribute(self, run: "Run", dest: int | str = -1) -> Attribution:
-        """How much of a row of this head's logits goes through the feature? An exact split."""
+        """Split a row of this head's logits, that of the query at `dest`, into the feature's part and the rest."""
         return attribute(run, [self.feature], dest, frame=self.study.test.frame)
 
     def __repr__(self) -> str:
-        told = f"gap {self.gap:.2f}, share {self.share:.2f}, p {self.p:.3f}"
-        return f"<FoundHead {head_name(self.head)}: rank {self.rank}, {told}>"
+        numbers = f"gap {self.gap:.2f}, share {self.share:.2f}, p {self.p:.3f}"
+        return f"<FoundHead {head_name(self.head)}: rank {self.rank}, {numbers}>"
 
 
 @dataclass(frozen=True, eq=False)
 class Found(Reported):
-    """What one contrast found in a model. Made by `model.contrast`."""
+    """The features of one contrast in a model, as `model.contrast` returns them."""
 
-    study: Study  # all that was measured
+    study: Study  # everything that was measured
 
     @property
     def name(self) -> str:
-        """Of the contrast."""
+        """The name of the contrast."""
         return next(iter(self.study.features))
 
     @cached_property
     def heads(self) -> tuple[FoundHead, ...]:
-        """Every head, by how much of the held-out gap its feature explains."""
+        """Every head, by the part of the held-out gap that its feature explains, largest first."""
         return tuple(FoundHead(score, self.study) for score in self.study.ranking[self.name])
 
     @property
@@ -145,6 +145,6 @@ class Found(Reported):
 def find_heads(
     model: "Model", contrast: Contrast, test: Contrast | None = None, settings: StudySettings | None = None
 ) -> Found:
-    """Study one contrast, and leave the edited prompts to `FoundHead.answers`."""
+    """Study one contrast, without edited prompts, which `FoundHead.answers` runs."""
     settings = replace(settings or StudySettings(), answers=0)
     return Found(study(model, {contrast.name: contrast}, test, settings=settings))

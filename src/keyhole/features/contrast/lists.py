@@ -141,7 +141,7 @@ BoxFeature = Literal["order", "lexical", "both", "reflexive"]
 
 def built_in(
     model: "Model",
-    what: BuiltIn,
+    kind: BuiltIn,
     sizes: tuple[int, int],
     *,
     feature: BoxFeature = "both",
@@ -153,17 +153,17 @@ def built_in(
 
     `how` has options of the recipes (wording, chat, n_boxes, per_category); `cross`: see `lexical_contrast`.
     """
-    require_choice("what", what, BuiltIn)
+    require_choice("what", kind, BuiltIn)
     require_choice("feature", feature, BoxFeature)
-    own = how or {}
-    if what == "lists":
-        fit = lists_contrast(model, sizes[0], seed=2 * seed, **own)
-        return {"category": fit}, lists_test(model, sizes[1], seed=2 * seed + 1, **own)
+    options = how or {}
+    if kind == "lists":
+        fit = lists_contrast(model, sizes[0], seed=2 * seed, **options)
+        return {"category": fit}, lists_test(model, sizes[1], seed=2 * seed + 1, **options)
     fits = {}
     if feature in ("order", "both"):
-        fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **own)
+        fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **options)
     if feature in ("lexical", "both"):
-        fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **own)
+        fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **options)
     if feature == "reflexive":
-        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **own)
-    return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **own)
+        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **options)
+    return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **options)

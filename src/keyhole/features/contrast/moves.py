@@ -97,7 +97,7 @@ def effect(
     `random` has its draws in front of the samples, or is a list of moves.
     """
     draws = [random] if isinstance(random, Move) else list(random or ())
-    random_shift, random_orig, random_target = (_over_draws([getattr(one, of) for one in draws]) for of in _OF_DRAWS)
+    random_shift, random_orig, random_target = (_over_draws([getattr(draw, of) for draw in draws]) for of in _OF_DRAWS)
     shift, ceiling = move.shift.double(), full.shift.double()
     floor = torch.zeros_like(shift) if random_shift is None else random_shift
     table = torch.stack([shift, ceiling, floor], dim=1).cpu()
@@ -105,8 +105,8 @@ def effect(
     resampled = _bootstrap(len(table), seed) @ table
     quantiles = torch.tensor([0.025, 0.975], dtype=torch.float64)
     room, moved = resampled[:, 1] - resampled[:, 2], resampled[:, 0] - resampled[:, 2]
-    told = float(room.quantile(0.025)) > NOTHING  # otherwise the ratio is noise over noise
-    low, high = (moved / room).quantile(quantiles).tolist() if told else (float("nan"), float("nan"))
+    meaningful = float(room.quantile(0.025)) > NOTHING  # otherwise the ratio is noise over noise
+    low, high = (moved / room).quantile(quantiles).tolist() if meaningful else (float("nan"), float("nan"))
     low_shift, high_shift = resampled[:, 0].quantile(quantiles).tolist()
     return Effect(
         name=name,
@@ -118,7 +118,7 @@ def effect(
         random_orig=float("nan") if random_orig is None else float(random_orig.mean()),
         random_target=float("nan") if random_target is None else float(random_target.mean()),
         full=float(mean[1]),
-        normalised=float((mean[0] - mean[2]) / (mean[1] - mean[2])) if told else float("nan"),
+        normalised=float((mean[0] - mean[2]) / (mean[1] - mean[2])) if meaningful else float("nan"),
         interval=(low, high),
         shift_interval=(low_shift, high_shift),
     )
@@ -128,7 +128,7 @@ def _over_draws(values: Sequence[Float[Tensor, "*draws samples"]]) -> Float[Tens
     """The mean over draws, which stand in front of the samples or are several; None: there are none."""
     if not values:
         return None
-    return torch.cat([one.reshape(-1, one.shape[-1]) for one in values]).double().mean(0)
+    return torch.cat([draws.reshape(-1, draws.shape[-1]) for draws in values]).double().mean(0)
 
 
 @lru_cache(maxsize=4)
@@ -197,7 +197,7 @@ class TwoKeys:
 
     q: Float[Tensor, "samples heads d_head"]
     k: tuple[Float[Tensor, "samples heads d_head"], Float[Tensor, "samples heads d_head"]]
-    seen: tuple[
+    query: tuple[
         Float[Tensor, "samples heads d_head"], Float[Tensor, "samples heads d_head"]
     ]  # q, turned as each key is
     framed: tuple[Float[Tensor, "samples heads d_head"], Float[Tensor, "samples heads d_head"]]  # k in the frame
@@ -218,7 +218,7 @@ class TwoKeys:
         return TwoKeys(
             q=self.q[chosen],
             k=both(self.k),
-            seen=both(self.seen),
+            query=both(self.query),
             framed=both(self.framed),
             scores=both(self.scores),
             bias=None if self.bias is None else both(self.bias),
@@ -260,7 +260,7 @@ def two_keys(samples: LayerSamples, pairing: Pairing) -> TwoKeys:
     for key in where:
         others[row, key, head] = float("-inf")
 
-    def seen_from(key: Tensor) -> Tensor:
+    def query_at(key: Tensor) -> Tensor:
         if samples.k_turns is None:
             return samples.q
         return samples.k_turns.of((row, key)).into(samples.q[:, :, None])[:, :, 0]
@@ -271,7 +271,7 @@ def two_keys(samples: LayerSamples, pairing: Pairing) -> TwoKeys:
     return TwoKeys(
         q=samples.q,
         k=both(samples.k, kv),
-        seen=(seen_from(where[0]), seen_from(where[1])),
+        query=(query_at(where[0]), query_at(where[1])),
         framed=both(framed, kv),
         scores=both(scores, head),
         bias=None if samples.bias is None else both(samples.bias, head),

@@ -75,10 +75,10 @@ def _branches(parsed: Any) -> bool:
 @lru_cache(maxsize=1024)
 def bounded_spans(pattern: str, text: str, inside: int) -> tuple[Span, ...]:
     """Where a pattern matches, or its group `inside`; refused where that takes more than `SECONDS`."""
-    asked = json.dumps([pattern, text, inside])
+    request = json.dumps([pattern, text, inside])
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _MATCH], input=asked, capture_output=True, text=True, timeout=SECONDS
+            [sys.executable, "-I", "-S", "-c", _MATCH], input=request, capture_output=True, text=True, timeout=SECONDS
         )
     except subprocess.TimeoutExpired as error:
         raise KeyholeError(
@@ -191,7 +191,7 @@ def resolve(model: "Model", contrast: Contrast, *, negatives: int | None = None,
 
 
 def _slots_of(number: int, sample: Sample, finder: "_Finder", rng: random.Random, negatives: int | None) -> list[_Row]:
-    query = finder.one(sample.query)
+    query = finder.position(sample.query)
     positive, negative = finder.every(sample.positive), finder.every(sample.negative)
     if both := set(positive) & set(negative):
         raise KeyholeError(f"token {min(both)[1]} is a positive and a negative key at once.")
@@ -201,7 +201,7 @@ def _slots_of(number: int, sample: Sample, finder: "_Finder", rng: random.Random
     if sample.negative_query is None:
         rows = [(number, query, plus + minus, False)]
     else:
-        rows = [(number, query, plus, True), (number, finder.one(sample.negative_query), minus, True)]
+        rows = [(number, query, plus, True), (number, finder.position(sample.negative_query), minus, True)]
     for _, (prompt, at), keys, _ in rows:
         late = [where for where, _ in keys if where[0] == prompt and where[1] > at]
         if late:
@@ -229,11 +229,11 @@ def _groups(samples: Sequence[Sample], prompts: Sequence[Encoded]) -> Int[Tensor
 
 def _twins(rows: Sequence[_Row], prompts: Sequence[Encoded]) -> Int[Tensor, "slots"]:
     numbers: dict[object, int] = {}
-    made = []
+    twins = []
     for _, (prompt, at), keys, paired in rows:
         tokens = tuple((prompts[owner].ids, place) for (owner, place), _ in keys)
-        made.append(numbers.setdefault((prompts[prompt].ids, at, tokens, paired), len(numbers)))
-    return torch.tensor(made)
+        twins.append(numbers.setdefault((prompts[prompt].ids, at, tokens, paired), len(numbers)))
+    return torch.tensor(twins)
 
 
 class _Finder:
@@ -243,15 +243,15 @@ class _Finder:
         self.model, self.texts, self.encoded = model, texts, encoded
         self.spans: dict[int, list[Span | None]] = {}
 
-    def one(self, site: Site) -> Where:
-        found = self.every((site,))
-        if len(found) != 1:
-            raise KeyholeError(f"{_told(site.place)} is {len(found)} tokens, where one is asked for.")
-        return found[0]
+    def position(self, site: Site) -> Where:
+        places = self.every((site,))
+        if len(places) != 1:
+            raise KeyholeError(f"{_described(site.place)} is {len(places)} tokens, where one is asked for.")
+        return places[0]
 
     def every(self, sites: Sequence[Site]) -> list[Where]:
-        found = [(site.prompt, at) for site in sites for at in self._positions(site)]
-        return list(dict.fromkeys(found))
+        places = [(site.prompt, at) for site in sites for at in self._positions(site)]
+        return list(dict.fromkeys(places))
 
     def _positions(self, site: Site) -> list[int]:
         place, n = site.place, len(self.encoded[site.prompt].ids)
@@ -266,32 +266,34 @@ class _Finder:
         place, text = site.place, self.texts[site.prompt]
         if not isinstance(text, str):
             raise KeyholeError(
-                f"prompt {site.prompt} is token ids: name its tokens by position, not by {_told(place)}."
+                f"prompt {site.prompt} is token ids: name its tokens by position, not by {_described(place)}."
             )
         if place.span is not None:
             start, end = place.span
             if not 0 <= start < end <= len(text):
-                raise KeyholeError(f"{_told(place)} is outside prompt {site.prompt}, which has {len(text)} characters.")
+                raise KeyholeError(
+                    f"{_described(place)} is outside prompt {site.prompt}, which has {len(text)} characters."
+                )
             return [place.span]
         if not (place.text or place.pattern):
             raise KeyholeError("an empty text is everywhere: give at least one character.")
         matches = list(_matches(place, text))
         if not matches:
-            raise KeyholeError(f"{_told(place)} is not in prompt {site.prompt}: {quoted(text)}")
+            raise KeyholeError(f"{_described(place)} is not in prompt {site.prompt}: {quoted(text)}")
         if place.nth is None:
             return matches
         if not -len(matches) <= place.nth < len(matches):
-            raise KeyholeError(f"{_told(place)} occurs {len(matches)} times in prompt {site.prompt}.")
+            raise KeyholeError(f"{_described(place)} occurs {len(matches)} times in prompt {site.prompt}.")
         return [matches[place.nth]]
 
     def _token_at(self, site: Site, span: Span) -> int:
         if site.prompt not in self.spans:
             text, ids = str(self.texts[site.prompt]), self.encoded[site.prompt].ids
             self.spans[site.prompt] = token_spans(self.model, text, ids)
-        found = tokens_in(self.spans[site.prompt], *span)
-        if not found:
+        covering = tokens_in(self.spans[site.prompt], *span)
+        if not covering:
             raise KeyholeError(f"no token covers characters {span[0]} to {span[1]} of prompt {site.prompt}.")
-        return found[-1]
+        return covering[-1]
 
 
 def _matches(place: Place, text: str) -> list[Span]:
@@ -301,16 +303,16 @@ def _matches(place: Place, text: str) -> list[Span]:
         raise KeyholeError(f"{quoted(place.pattern)} is not a regular expression: {error}.") from error
     inside = 1 if pattern.groups else 0
     if place.text is not None or is_quick(pattern.pattern):
-        found = tuple(match.span(inside) for match in pattern.finditer(text))
+        spans = tuple(match.span(inside) for match in pattern.finditer(text))
     else:
-        found = bounded_spans(pattern.pattern, text, inside)
-    return [span for span in found if span[0] < span[1]]
+        spans = bounded_spans(pattern.pattern, text, inside)
+    return [span for span in spans if span[0] < span[1]]
 
 
-def _told(place: Place) -> str:
+def _described(place: Place) -> str:
     if place.token is not None:
         return f"token {place.token}"
     if place.span is not None:
         return f"the span {list(place.span)}"
-    what = quoted(place.text) if place.text is not None else f"the pattern {quoted(place.pattern)}"
-    return what if place.nth in (0, None) else f"occurrence {place.nth} of {what}"
+    text = quoted(place.text) if place.text is not None else f"the pattern {quoted(place.pattern)}"
+    return text if place.nth in (0, None) else f"occurrence {place.nth} of {text}"

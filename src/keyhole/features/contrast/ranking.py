@@ -86,11 +86,11 @@ def _weighted(
     slots: Slots, signs: Int[Tensor, "draws slots keys"], scores: Float[Tensor, "pairs heads"]
 ) -> Float[Tensor, "draws heads"]:
     """Mean score of positive minus mean score of negative pairs, for every draw of signs; draws in blocks."""
-    made = []
+    blocks = []
     for block in torch.split(signs, max(1, int(_BLOCK_BYTES / (8 * slots.sign.numel())))):
         plus, minus = coefficients(block, slots.weight, "pairs")
-        made.append((plus - minus).flatten(1) @ scores.double())
-    return torch.cat(made)
+        blocks.append((plus - minus).flatten(1) @ scores.double())
+    return torch.cat(blocks)
 
 
 def part_of_query(
@@ -116,7 +116,7 @@ def _scores(
     largest = z.amax(1)
     p = (explained >= explained[0]).double().mean(0)
     corrected = (largest[:, None] >= z[0]).double().mean(0)
-    made = [
+    scores = [
         HeadScore(
             head=head,
             rank=ranks[i],
@@ -128,7 +128,7 @@ def _scores(
         )
         for i, head in enumerate(heads)
     ]
-    return tuple(sorted(made, key=lambda score: -score.explained))
+    return tuple(sorted(scores, key=lambda score: -score.explained))
 
 
 # Does the singular basis already know this feature? A feature's directions, read by the head's channels.
@@ -177,7 +177,7 @@ def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: i
         random = []
         for W, channels, basis in sides:
             drawn = random_bases(basis.shape[0], basis.shape[1], draws, seed)
-            random.append(sum(_needed(_shares(W, channels, one)) for one in drawn) / draws)
+            random.append(sum(_needed(_shares(W, channels, drawn_basis)) for drawn_basis in drawn) / draws)
     dest, src = (tuple(share.tolist()) for share in shares)
     return ChannelShares(feature.name, feature.head, feature.rank, dest, src, *random)
 
@@ -226,7 +226,7 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
         raise KeyholeError("no query has its positive keys in its own prompt, so there is no attention to measure.")
     sign = collected.slots.sign[chosen]
     has_negatives = bool((collected.slots.together[chosen] & (sign == -1)).any())
-    found = []
+    rows = []
     for layer in collected.sums:
         with exact_matmul():
             kept = collected.layer(layer).of(chosen)
@@ -243,8 +243,8 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
                 (weights * wrong).sum(1).double().mean(0),
             )
         for head, values in enumerate(torch.stack(columns, dim=1).tolist()):
-            found.append(HeadAttention((layer, head), *values))
-    return tuple(found)
+            rows.append(HeadAttention((layer, head), *values))
+    return tuple(rows)
 
 
 def select_heads(

@@ -127,9 +127,9 @@ def rank_grid_figure(
     axis = figure.subplots()
     image = axis.imshow(missed.numpy(), cmap=_ERRORS, vmin=0, vmax=most, origin="lower", aspect="auto")
     for i, j in (~absent).nonzero().tolist():
-        found = ", ".join(str(rank) for rank in recovered[i, j].tolist())
+        ranks = ", ".join(str(rank) for rank in recovered[i, j].tolist())
         light = float(missed[i, j]) > 0.45 * most
-        axis.text(j, i, found, ha="center", va="center", fontsize=9, color="white" if light else INK)
+        axis.text(j, i, ranks, ha="center", va="center", fontsize=9, color="white" if light else INK)
     title = wrapped(figure, title or f"Recovered ranks, d_head = {d_head}", 0.8)
     tidy(axis, title, x="true rank of latent 2", y="true rank of latent 1")
     axis.set_xticks(range(len(r2)), [str(r) for r in r2])

@@ -164,15 +164,15 @@ def _sweep_cells(rows: Mapping[str, Sequence[RankRow]]) -> list[tuple[str, ...]]
     """Ranks against the number of entities."""
     return [
         (head_name(row.head), name, str(row.entities), f"{row.energy}/{row.null}/{row.halves}")
-        for name, own in rows.items()
-        for row in own
+        for name, ranks in rows.items()
+        for row in ranks
     ]
 
 
 def sweep_record(rows: dict[str, tuple[RankRow, ...]]) -> dict[str, Any]:
     """The sweep as plain data; nothing if there was none."""
-    told = {name: [{**asdict(row), "head": head_name(row.head)} for row in own] for name, own in rows.items()}
-    return {"sweep": told} if rows else {}
+    sweeps = {name: [{**asdict(row), "head": head_name(row.head)} for row in ranks] for name, ranks in rows.items()}
+    return {"sweep": sweeps} if rows else {}
 
 
 def _selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
@@ -182,17 +182,17 @@ def _selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
 
 def counted(study: Study) -> str:
     """How many samples made the features, and how many others judge them."""
-    made = {name: features.samples for name, features in study.features.items()}
+    fitted_samples = {name: features.samples for name, features in study.features.items()}
     if study.half is None:
-        fits = ", ".join(f"{n} samples make {name}" for name, n in made.items())
+        fits = ", ".join(f"{n} samples make {name}" for name, n in fitted_samples.items())
         return f"{fits}; {study.tested} others judge"
-    ((name, fitted),) = made.items()
+    ((name, fitted),) = fitted_samples.items()
     given = len(study.fits[name].resolved.contrast.samples)
     halves = f"of which one half makes the feature ({fitted}) and the other judges it ({study.tested})"
     return f"{given} samples of {name}, {halves}"
 
 
-def made(study: Study) -> str:
+def origin(study: Study) -> str:
     """From what, and how, a study was made."""
     frame, settings = study.test.frame.replace("_", "-"), study.settings
     text = f"{model_label(study.model)}: {counted(study)}.\n"
@@ -205,7 +205,7 @@ def made(study: Study) -> str:
 def summary(study: Study) -> str:
     """What was run, in a line or two, and how the heads were selected where none passed."""
     none = "" if study.passed else "\nNo head passes the selection; these three attend most to the right keys."
-    return made(study) + none
+    return origin(study) + none
 
 
 def ranking(study: Study, name: str) -> Report:
@@ -229,7 +229,7 @@ def ranking(study: Study, name: str) -> Report:
     ]
     if cases := no_feature.by_feature(study).get(name):
         sections.append(no_feature.section(study, cases, no_feature.as_python))
-    return Report(f"{name} in {model_label(study.model)}", made(study), sections, Table(columns, rows))
+    return Report(f"{name} in {model_label(study.model)}", origin(study), sections, Table(columns, rows))
 
 
 def record(study: Study) -> dict[str, Any]:

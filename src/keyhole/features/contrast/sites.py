@@ -133,9 +133,9 @@ class Contrast:
         for number, example in enumerate(examples):
             plus, minus = (_spans(example, side) for side in (positive, negative))
             named = label(example) if callable(label) else None if label is None else example.word(label)
-            asked = query if isinstance(query, Place) else role(example, query)
+            site = query if isinstance(query, Place) else role(example, query)
             right, others = [span(*spot) for spot in plus], [span(*spot) for spot in minus if spot not in plus]
-            samples.append(_sample(number, asked, right, others, named))
+            samples.append(_sample(number, site, right, others, named))
         return cls(name, tuple(example.text for example in examples), tuple(samples), bos)
 
     @classmethod
@@ -183,16 +183,16 @@ class Contrast:
 def _spans(example: "Example", side: "Roles | Callable[[Example], Roles]") -> list[tuple[int, int]]:
     """Where these roles stand, in the order of the text."""
     roles = side(example) if callable(side) else side
-    found = set()
+    spans = set()
     for wanted in (roles,) if isinstance(roles, str) else roles:
         matching = {spot for name, spot in example.roles.items() if fnmatchcase(name, wanted)}
-        found |= matching or {example.span(wanted)}  # which says what roles there are
-    return sorted(found)
+        spans |= matching or {example.span(wanted)}  # which says what roles there are
+    return sorted(spans)
 
 
 def _places(side: Places | Callable[[str], Places], text: str) -> list[Place]:
     given = side(text) if callable(side) else side
-    return [_place(one) for one in ((given,) if isinstance(given, str | Place) else given)]
+    return [_place(place) for place in ((given,) if isinstance(given, str | Place) else given)]
 
 
 def _place(where: str | Place) -> Place:

@@ -1,21 +1,32 @@
 """Which heads use these features, and does attention follow them? A whole study, from contrasts to interventions.
 
-Features come from the `fits`, everything else from `test` samples that they have not seen: the heads that look at the
-right keys, the explained logit gap, swaps in every head, and the answer's reaction when some heads are edited.
+Features come from the `fits`, everything else from separate `test` samples: the heads that attend to the right keys,
+the explained logit gap, swaps in every head, and how the answer reacts when some heads are edited.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from keyhole.brief import Head, brief
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.alternatives import NoFeature, find_alternatives
 from keyhole.features.contrast.attribution import Angles, angles
-from keyhole.features.contrast.collect import Collected, collect
-from keyhole.features.contrast.finding import Feature, Features, RankRule, choose, find_features, find_spans
+from keyhole.features.contrast.collect import Collected, CollectSettings, collect
+from keyhole.features.contrast.finding import (
+    FEWEST,
+    Feature,
+    FeatureOptions,
+    Features,
+    FeatureSettings,
+    RankRule,
+    choose,
+    find_features,
+)
 from keyhole.features.contrast.moves import Effect, can_swap, pair_keys
 from keyhole.features.contrast.ranking import (
     ChannelShares,
@@ -30,7 +41,8 @@ from keyhole.features.contrast.ranking import (
 from keyhole.features.contrast.sites import Contrast
 from keyhole.features.contrast.sums import Balance, Centre, Frame
 from keyhole.features.contrast.swaps import AnswerEffects, Bases, answer_effects, key_bases, swap_effects
-from keyhole.progress import Stage, quiet
+from keyhole.progress import Progress, Stage, quiet
+from keyhole.settings.fields import chosen as settings_with
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -49,21 +61,21 @@ class Selection:
 
 @dataclass(frozen=True)
 class StudySettings:
-    """How a study is made: the options of `collect`, `find_features`, `swap_effects` and `answer_effects` that matter.
+    """Settings of a study: those of `collect`, `find_features`, `swap_effects` and `answer_effects`.
 
-    `rank` is how many dimensions a feature has, and "energy" where labels span it; `draws` counts random subspaces
-    beside each feature; `answers` is the number of prompts that are run again with edits (0: none). `seed` is that of
-    halves, permutations and controls.
+    `rank` is how many dimensions a feature has, by a rule ("energy" where labels span it) or a number. `draws` counts
+    the random subspaces beside each feature, `answers` the prompts that are run again with edits (0: none). `seed` is
+    that of halves, permutations and controls.
     """
 
-    select: Selection = Selection()  # which heads are looked at closely
+    select: Selection = Selection()  # which heads are studied in detail
     rank: RankRule | int = "null"  # of features: by a rule, or so many dimensions
     frame: Frame = "post_rope"  # coordinates of queries and keys
-    centre: Centre = "each"  # means that are taken away
+    centre: Centre = "each"  # means that are removed
     balance: Balance = "pairs"
     negatives: int | None = None
     permutations: int = 200  # of labels, for the null
-    span: Literal["pooled", "labels"] = "pooled"  # of all samples' contrast, or of those of single labels together
+    span: Literal["pooled", "labels"] = "pooled"  # of the contrast of all samples, or of those of single labels
     draws: int = 10  # random subspaces beside each feature
     answers: int = 32  # prompts that are run again with edits
     seed: int = 0  # of halves, permutations and controls
@@ -71,7 +83,7 @@ class StudySettings:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Everything that was found."""
+    """The results of a study."""
 
     __repr__ = brief
 
@@ -82,7 +94,7 @@ class Study:
     fits: dict[str, Collected] = field(repr=False)
     test: Collected = field(repr=False)
     attention: tuple[HeadAttention, ...] = field(repr=False)  # every head
-    selected: tuple[Head, ...]  # heads that were looked at closely
+    selected: tuple[Head, ...]  # heads that were studied in detail
     passed: bool  # did the selected heads pass the selection, or are they only the best of those that did not?
     ranking: dict[str, tuple[HeadScore, ...]] = field(repr=False)
     swaps: dict[Head, tuple[Effect, ...]] = field(repr=False)  # every head; none if a query's keys are in other prompts
@@ -97,7 +109,7 @@ class Study:
 
     @property
     def tested(self) -> int:
-        """How many samples tested the features? None of them made one."""
+        """The number of samples that tested the features, none of which made one."""
         return len(torch.unique(self.test.slots.sample[choose(self.test, half=self.half)]))
 
 
@@ -110,10 +122,18 @@ def study(
     settings: StudySettings | None = None,
     stage: Stage = quiet,
 ) -> Study:
-    """Find features and test them. Without `test`, one half of the samples makes the feature, the other tests it.
+    """Find features and test them.
 
-    `heads` replaces the selection of the settings. Contrasts that are collected already are not run again: their
-    `frame`, `negatives` and `seed` are what they are.
+    `fits` are contrasts by the names of their features. Without a `test`, one half of the samples makes the feature,
+    the other half tests it. `heads` replaces the selection of the `settings`. Contrasts that are already collected are
+    not run again, and keep their `frame`, `negatives` and `seed`. `stage` shows progress.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import order_contrast
+    >>> model = keyhole.load()
+    >>> settings = StudySettings(permutations=20, draws=2, answers=0)
+    >>> study(model, {"order": order_contrast(model, 60, n_boxes=4)}, settings=settings).tested
+    30
     """
     if not fits or (test is None and len(fits) > 1):
         raise KeyholeError("give one contrast, or several and a test: each needs samples it was not made from.")
@@ -121,32 +141,36 @@ def study(
         raise KeyholeError(f"a feature cannot be called {min(taken)!r}, as a condition of every intervention is.")
     settings = settings or StudySettings()
     rank, seed = settings.rank, settings.seed
-    options = {"frame": settings.frame, "negatives": settings.negatives, "seed": seed}
+    collecting = CollectSettings(frame=settings.frame, negatives=settings.negatives, seed=seed)
     collected = {
-        name: _collected(model, contrast, f"Running {name}", stage, options) for name, contrast in fits.items()
+        name: _collected(model, contrast, f"Running {name}", stage, collecting) for name, contrast in fits.items()
     }
     half = 1 if test is None else None
     tested = next(iter(collected.values()))
     if test is not None:
-        tested = _collected(model, test, "Running the test", stage, options)
+        tested = _collected(model, test, "Running the test", stage, collecting)
     for head in heads or ():
         tested.check_head(head)
-    how: dict[str, Any] = {"centre": settings.centre, "balance": settings.balance, "seed": seed}
-    how |= {"permutations": settings.permutations, "half": None if half is None else 1 - half}
+    fitting = FeatureSettings(
+        centre=settings.centre, balance=settings.balance, permutations=settings.permutations, seed=seed
+    )
+    fit_half = None if half is None else 1 - half
     find = find_spans if settings.span == "labels" else find_features
-    found = {name: _found(find, one, name, stage, how) for name, one in collected.items()}
+    features = {
+        name: _decomposed(find, fit, name, stage, half=fit_half, settings=fitting) for name, fit in collected.items()
+    }
     table = head_attention(tested, half=half)
     chosen, passed = _choose(table, heads, settings.select)
-    ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in found.items()}
-    bases = {row.head: key_bases([f.of(row.head, rank) for f in found.values()]) for row in table}
+    ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in features.items()}
+    bases = {row.head: key_bases([f.of(row.head, rank) for f in features.values()]) for row in table}
     swaps, reaction = _edited(tested, bases, chosen, half=half, settings=settings, stage=stage)
-    own = {head: [f for f in (f.of(head, rank) for f in found.values()) if f.rank] for head in chosen}
+    nonempty = {head: [f for f in (f.of(head, rank) for f in features.values()) if f.rank] for head in chosen}
     readable = model.family.rotary is None or tested.frame == "pre_rope"  # channels are directions before rotation
-    made = Study(
+    result = Study(
         model=model.name,
         settings=settings,
         half=half,
-        features=found,
+        features=features,
         fits=collected,
         test=tested,
         attention=table,
@@ -155,26 +179,32 @@ def study(
         ranking=ranking,
         swaps=swaps,
         answers=reaction,
-        angles={head: angles(features) for head, features in own.items()},
-        shares={h: tuple(channel_shares(model, f) for f in features) for h, features in own.items() if readable},
+        angles={head: angles(features) for head, features in nonempty.items()},
+        shares={h: tuple(channel_shares(model, f) for f in features) for h, features in nonempty.items() if readable},
     )
-    return replace(made, no_feature=find_alternatives(made, stage))
+    return replace(result, no_feature=find_alternatives(result, stage))
 
 
 def _collected(
-    model: "Model", contrast: Contrast | Collected, what: str, stage: Stage, options: dict[str, Any]
+    model: "Model", contrast: Contrast | Collected, title: str, stage: Stage, settings: CollectSettings
 ) -> Collected:
     if isinstance(contrast, Collected):
         return contrast
-    with stage(what) as progress:
-        return collect(model, contrast, progress=progress, **options)
+    with stage(title) as progress:
+        return collect(model, contrast, settings=settings, progress=progress)
 
 
-def _found(
-    find: Callable[..., Features], collected: Collected, name: str, stage: Stage, options: dict[str, Any]
+def _decomposed(
+    find: Callable[..., Features],
+    collected: Collected,
+    name: str,
+    stage: Stage,
+    *,
+    half: int | None,
+    settings: FeatureSettings,
 ) -> Features:
     with stage(f"Decomposing {name}") as progress:
-        return replace(find(collected, progress=progress, **options), name=name)
+        return replace(find(collected, half=half, settings=settings, progress=progress), name=name)
 
 
 def _edited(
@@ -186,7 +216,7 @@ def _edited(
     settings: StudySettings,
     stage: Stage,
 ) -> tuple[dict[Head, tuple[Effect, ...]], AnswerEffects | None]:
-    """Swaps in every head, and how the answer reacts to those of the chosen ones; nothing without two keys to swap."""
+    """Swaps in every head, and the answer's reaction to those of the chosen heads; none without two keys to swap."""
     reaction, seed = None, settings.seed
     if not can_swap(tested):
         return {}, None
@@ -203,7 +233,7 @@ def _edited(
 def _choose(
     table: Sequence[HeadAttention], heads: Sequence[Head] | None, select: Selection
 ) -> tuple[tuple[Head, ...], bool]:
-    """The heads asked for, those that pass, or (none passing) the three that look best at the right keys."""
+    """The given heads, else those that pass the selection, else the three that attend most to the right keys."""
     if heads:
         return tuple(heads), True
     passed = select_heads(tuple(table), by=select.by, at_least=select.at_least, top=select.top)
@@ -211,3 +241,83 @@ def _choose(
         return tuple(row.head for row in passed), True
     best = sorted(table, key=lambda row: -row.positive)
     return tuple(row.head for row in best[:3]), False
+
+
+# The span of the contrasts of single labels: the paper's features of filter heads.
+#
+# Within one category the query hardly varies, so that its contrast has a single direction in queries and in keys. The
+# feature is the span of them all, which has one dimension more than the contrast of all categories together. Columns
+# of both sides are orthonormalised in the same order, so that their k-th columns still belong together.
+
+_DEPENDENT = 1e-6  # length of a unit column outside the columns before it, below which it depends on them
+_Column = tuple[Tensor, Tensor, float]  # directions in queries and in keys, and their singular value
+
+
+def find_spans(
+    collected: Collected,
+    *,
+    half: int | None = None,
+    settings: FeatureSettings | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[FeatureOptions],
+) -> Features:
+    """The span of every label's contrast, in every head, with the energy rank alone.
+
+    Its mean shift is that of the contrast of all labels together, because a single label's is always one. Labels with
+    too few samples for a rank are left out.
+    """
+    how = settings_with(settings, FeatureSettings, options)
+    whole = find_features(collected, half=half, settings=how, progress=progress)
+    labels = sorted({name for name in collected.resolved.labels if name})
+    least = max(FEWEST, whole.U.shape[-2])
+    enough = [name for name in labels if collected.resolved.labels.count(name) >= least]
+    if not enough:
+        raise KeyholeError(
+            f"no label of {collected.name!r} has the {least} samples that its own contrast needs: give more prompts."
+        )
+    without_null = replace(how, permutations=0)
+    single = [find_features(collected, label=name, half=half, settings=without_null) for name in enough]
+    U, S, V = (torch.zeros_like(part) for part in (whole.U, whole.S, whole.V))
+    energy = torch.zeros_like(whole.energy)
+    for layer, head in torch.cartesian_prod(*(torch.arange(n) for n in whole.energy.shape)).tolist():
+        columns = [column for features in single for column in _columns(features, layer, head)]
+        if not columns:
+            continue
+        u, v, s = paired_span(columns)
+        rank = len(s)
+        U[layer, head, :, :rank], V[layer, head, :, :rank], S[layer, head, :rank] = u, v, s
+        energy[layer, head] = rank
+    return replace(whole, U=U, S=S, V=V, energy=energy, null=None, null_range=None, halves=None, threshold=None)
+
+
+def _columns(features: Features, layer: int, head: int) -> Iterable[_Column]:
+    """The directions that hold 99 % of a contrast, strongest first."""
+    for i in range(int(features.energy[layer, head])):
+        yield features.U[layer, head, :, i], features.V[layer, head, :, i], float(features.S[layer, head, i])
+
+
+def paired_span(
+    columns: Sequence[_Column],
+) -> tuple[Float[Tensor, "d_query rank"], Float[Tensor, "d_key rank"], Float[Tensor, "rank"]]:
+    """Orthonormal bases of both sides by Gram-Schmidt, in the order given; a pair must be independent on both.
+
+    >>> x, y = torch.eye(2, dtype=torch.float64)
+    >>> U, V, S = paired_span([(x, y, 3.0), ((x + y) / 2**0.5, x, 2.0), (x, x, 1.0)])
+    >>> U.tolist(), V.tolist(), S.tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]], [3.0, 2.0])
+    """
+    d_query, d_key = len(columns[0][0]), len(columns[0][1])
+    U, V = columns[0][0].new_zeros(d_query, 0), columns[0][1].new_zeros(d_key, 0)
+    kept: list[float] = []
+    for u, v, s in columns:
+        new = [_outside(u, U), _outside(v, V)]
+        if min(float(column.norm()) for column in new) > _DEPENDENT:
+            U, V = (torch.cat([basis, (x / x.norm())[:, None]], 1) for basis, x in zip((U, V), new, strict=True))
+            kept.append(s)
+    return U, V, torch.tensor(kept, dtype=U.dtype)
+
+
+def _outside(x: Float[Tensor, "d"], basis: Float[Tensor, "d rank"]) -> Float[Tensor, "d"]:
+    for _ in range(2):  # twice, because rounding leaves a part after the first
+        x = x - basis @ (basis.T @ x)
+    return x

@@ -82,10 +82,10 @@ def _spectrum(study: Study, name: str, head: Head, stem: Path, kinds: Sequence[s
 def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
     """Ranks against the number of entities, a picture per feature."""
     written = []
-    for name, own in rows.items():
+    for name, ranks in rows.items():
         curves = []
-        for head in list(dict.fromkeys(row.head for row in own))[:_MOST_HEADS]:
-            mine = [row for row in own if row.head == head]
+        for head in list(dict.fromkeys(row.head for row in ranks))[:_MOST_HEADS]:
+            mine = [row for row in ranks if row.head == head]
             columns = ([row.entities for row in mine], [row.energy for row in mine], [row.null for row in mine])
             curves.append(RankCurve(head_name(head), *(tuple(column) for column in columns)))
         figure = rank_figure(curves, title=f"Rank of {name} against the number of entities")
@@ -136,8 +136,8 @@ def _attribution(study: Study, head: Head, stem: Path, kinds: Sequence[str]) -> 
     run = test.model.run(test.resolved.prompts[prompt].ids)
     split = attribute(run, [feature for feature in study.of(head) if feature.rank], at, frame=test.frame)
     sites = zip(test.slots.keys[slot].tolist(), test.slots.sign[slot].tolist(), strict=True)
-    seen = [(key, sign) for (owner, key), sign in sites if owner == prompt and sign and key >= split.first]
-    right, others = ([key for key, sign in seen if sign == side] for side in (1, -1))
+    visible = [(key, sign) for (owner, key), sign in sites if owner == prompt and sign and key >= split.first]
+    right, others = ([key for key, sign in visible if sign == side] for side in (1, -1))
     title = f"Logits of head {head_name(head)} from “{run.tokens[at].strip()}”, one prompt"
     if right and others:  # the same quantity as the tables' share of gap, of this row
         gap, through = split.gap(right, others)

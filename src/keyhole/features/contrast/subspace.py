@@ -131,14 +131,14 @@ def contrasts(
     n, m, kv, d = k.shape
     block = max(1, int(_BLOCK_BYTES / (n * kv * d * k.element_size())))
     keys = k.reshape(n, m, kv * d)
-    made = []
+    blocks = []
     for start in range(0, len(sides[0]), block):
         plus, minus = (side[start : start + block].to(k) for side in sides)
         dC = _products(q, _summed(plus - minus, keys), kv)
         if centre != "none":
             dC = dC - _of_means(q, keys, plus, minus, kv=kv, pooled=centre == "pooled")
-        made.append(dC)
-    return torch.cat(made)
+        blocks.append(dC)
+    return torch.cat(blocks)
 
 
 def quantile_range(
@@ -170,8 +170,8 @@ def _products(q: Tensor, summed: Tensor, kv: int) -> Float[Tensor, "draws heads 
     n, draws, _ = summed.shape
     left = by_kv_head(q, kv).permute(1, 2, 3, 0).flatten(1, 2)  # [kv, group * d_query, slots]
     right = summed.view(n, draws, kv, -1).permute(2, 0, 1, 3).flatten(2, 3)  # [kv, slots, draws * d_key]
-    made = (left @ right).view(kv, -1, q.shape[2], draws, summed.shape[2] // kv)
-    return made.permute(3, 0, 1, 2, 4).flatten(1, 2)
+    products = (left @ right).view(kv, -1, q.shape[2], draws, summed.shape[2] // kv)
+    return products.permute(3, 0, 1, 2, 4).flatten(1, 2)
 
 
 def _of_means(q: Tensor, keys: Tensor, plus: Tensor, minus: Tensor, *, kv: int, pooled: bool) -> Tensor:

@@ -77,19 +77,19 @@ def tally(
     sign, weight, half = sign.to(k.device), weight.to(k.device), half.to(k.device)
     q, k = q.double(), k.double()
     grouped = by_kv_head(q, k.shape[2])
-    found: dict[str, list[Tensor]] = {name: [] for name in ("qk", "q", "k", "qq", "kk", "pairs")}
+    parts: dict[str, list[Tensor]] = {name: [] for name in ("qk", "q", "k", "qq", "kk", "pairs")}
     for side in (1, -1):
         for part in (0, 1):
             mine = (sign == side) * (weight * (half == part)).to(k.dtype)[:, None]
             keys = torch.einsum("nk,nkad->nad", mine, k)
-            found["qk"].append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1))
-            found["q"].append((mine.sum(1)[:, None, None] * q).sum(0))
-            found["k"].append(keys.sum(0))
-            found["qq"].append((mine.sum(1)[:, None] * q.square().sum(-1)).sum(0))
-            found["kk"].append(torch.einsum("nk,nkad->a", mine, k.square()))
-            found["pairs"].append(mine.sum())
+            parts["qk"].append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1))
+            parts["q"].append((mine.sum(1)[:, None, None] * q).sum(0))
+            parts["k"].append(keys.sum(0))
+            parts["qq"].append((mine.sum(1)[:, None] * q.square().sum(-1)).sum(0))
+            parts["kk"].append(torch.einsum("nk,nkad->a", mine, k.square()))
+            parts["pairs"].append(mine.sum())
     by_half = torch.stack([_queries(sign, weight * (half == part)) for part in (0, 1)])
-    return Sums(queries=by_half, **{name: torch.stack(x).view(2, 2, *x[0].shape) for name, x in found.items()})
+    return Sums(queries=by_half, **{name: torch.stack(x).view(2, 2, *x[0].shape) for name, x in parts.items()})
 
 
 def by_kv_head(q: Float[Tensor, "slots heads d"], kv_heads: int) -> Float[Tensor, "slots kv_heads group d"]:

@@ -43,15 +43,15 @@ def swap_effects(
 ) -> dict[Head, tuple[Effect, ...]]:
     """What swapping key coordinates does to each head: nothing, each basis beside random ones, the whole keys."""
     pairing = pair_keys(collected, seed=seed) if pairing is None else pairing
-    made = {}
+    effects = {}
     for layer in sorted({head[0] for head in bases}):
         with exact_matmul():
             two = None
             for head in (head for head in bases if head[0] == layer):
                 collected.check_head(head)
                 two = two_keys(collected.layer(layer).of(pairing.slots), pairing) if two is None else two
-                made[head] = _conditions(swap(two, head[1]), bases[head], two.q.shape[-1], draws=draws, seed=seed)
-    return {head: made[head] for head in bases}
+                effects[head] = _conditions(swap(two, head[1]), bases[head], two.q.shape[-1], draws=draws, seed=seed)
+    return {head: effects[head] for head in bases}
 
 
 def mean_shifts(
@@ -66,7 +66,7 @@ def mean_shifts(
 def swap(two: TwoKeys, head: int) -> Edit:
     """The edit that swaps coordinates of one head's two keys."""
     difference = two.framed[1][:, head] - two.framed[0][:, head]
-    q_o, q_t = two.seen[0][:, head], two.seen[1][:, head]
+    q_o, q_t = two.query[0][:, head], two.query[1][:, head]
     score_o, score_t = two.scores[0][:, head], two.scores[1][:, head]
 
     def edit(basis: Tensor | None) -> Move:
@@ -97,11 +97,11 @@ def query_effects(
         layer, h = collected.layer(head[0]), head[1]
         samples = layer.of(pairing.slots)
         two = two_keys(samples, pairing)
-        seen = (two.visible[0] & two.visible[1])[:, h].nonzero()[:, 0]  # a window may hide them
-        if not len(seen):
+        visible = (two.visible[0] & two.visible[1])[:, h].nonzero()[:, 0]  # a window may hide them
+        if not len(visible):
             raise KeyholeError(f"head {head[0]}.{h} sees no sample's two keys: they lie outside its window.")
-        samples, two = samples.of(seen), two.of(seen)
-        change = layer.of(donors[seen.to(donors.device)]).queries[:, h] - samples.queries[:, h]
+        samples, two = samples.of(visible), two.of(visible)
+        change = layer.of(donors[visible.to(donors.device)]).queries[:, h] - samples.queries[:, h]
         # An edit d' of the query in its frame changes a score by scaling (O d') . k = scaling d' . (O^T k).
         keys = [k if samples.q_turns is None else samples.q_turns.into(k) for k in two.k]
 
@@ -133,12 +133,12 @@ def _bases(named: Sequence[tuple[str, Tensor]]) -> dict[str, Tensor]:
 
 def _conditions(edit: Edit, bases: Bases, d_head: int, *, draws: int, seed: int) -> tuple[Effect, ...]:
     full = edit(None)
-    made = [effect("none", 0, edit(torch.zeros(d_head, 0)), [], full)]
+    effects = [effect("none", 0, edit(torch.zeros(d_head, 0)), [], full)]
     for name, basis in bases.items():
         random = edit(random_bases(d_head, basis.shape[1], draws, seed)) if draws else None
-        made.append(effect(name, basis.shape[1], edit(basis), random, full, seed=seed))
-    made.append(effect("full", d_head, full, [], full))
-    return tuple(made)
+        effects.append(effect(name, basis.shape[1], edit(basis), random, full, seed=seed))
+    effects.append(effect("full", d_head, full, [], full))
+    return tuple(effects)
 
 
 def _through(a: Tensor, b: Tensor, basis: Tensor | None) -> Tensor:
@@ -187,7 +187,7 @@ def answer_effects(
     pairing = pair_keys(collected, half=half, orig="first", seed=seed).first(samples)
     conditions = _answer_conditions(bases, names, d_head, draws=draws, seed=seed)
     units = [(head,) for head in bases] + ([tuple(bases)] if len(bases) > 1 else [])
-    expected = {head: _expected(collected, pairing, head, conditions) for head in bases}
+    expected = {head: _analytic_attention(collected, pairing, head, conditions) for head in bases}
     before, after, miss, mass = [], [], 0.0, 0.0
     for i in range(len(pairing.slots)):
         run, two = _sample(collected, pairing, i)
@@ -206,12 +206,12 @@ def answer_effects(
         if progress is not None:
             progress(i + 1, len(pairing.slots))
     was, became = torch.stack(before), torch.stack(after).view(len(before), len(units), len(conditions), 2)
-    told = {}
+    effects = {}
     for column, unit in enumerate(units):
         ranks = [bases[unit[0]][name].shape[1] if len(unit) == 1 else 0 for name in names]
-        told[_label(unit)] = _effects(names, ranks, was, became[:, column], draws=draws)
+        effects[_label(unit)] = _effects(names, ranks, was, became[:, column], draws=draws)
     right = float((was[:, 0] > was[:, 1]).double().mean())
-    return AnswerEffects(told, len(before), right, mass, miss)
+    return AnswerEffects(effects, len(before), right, mass, miss)
 
 
 def _names(collected: Collected, bases: Mapping[Head, Bases]) -> list[str]:
@@ -220,7 +220,7 @@ def _names(collected: Collected, bases: Mapping[Head, Bases]) -> list[str]:
     for head in bases:
         collected.check_head(head)
     names = list(next(iter(bases.values())))
-    if any(list(own) != names for own in bases.values()):
+    if any(list(conditions) != names for conditions in bases.values()):
         raise KeyholeError("every head must have the same conditions, in the same order.")
     return names
 
@@ -229,14 +229,14 @@ def _answer_conditions(
     bases: Mapping[Head, Bases], names: Sequence[str], d_head: int, *, draws: int, seed: int
 ) -> list[Condition]:
     """Every feature, then random subspaces of each one's rank, then the whole keys."""
-    made: list[Condition] = [{head: own[name] for head, own in bases.items()} for name in names]
+    conditions: list[Condition] = [{head: by_name[name] for head, by_name in bases.items()} for name in names]
     for name in names:
-        drawn = {head: random_bases(d_head, own[name].shape[1], draws, seed) for head, own in bases.items()}
-        made += [{head: drawn[head][i] for head in bases} for i in range(draws)]
-    return [*made, dict.fromkeys(bases)]
+        drawn = {head: random_bases(d_head, by_name[name].shape[1], draws, seed) for head, by_name in bases.items()}
+        conditions += [{head: drawn[head][i] for head in bases} for i in range(draws)]
+    return [*conditions, dict.fromkeys(bases)]
 
 
-def _expected(
+def _analytic_attention(
     collected: Collected, pairing: Pairing, head: Head, conditions: Sequence[Condition]
 ) -> Float[Tensor, "samples conditions 2"]:
     """The analytic attention on the two keys."""
@@ -287,17 +287,17 @@ def _effects(
         orig, target = after[:, conditions].permute(2, 1, 0)
         return Move(before[:, 0].expand_as(orig), before[:, 1].expand_as(target), orig, target)
 
-    def one(c: int) -> Move:
+    def single(c: int) -> Move:
         many = move(slice(c, c + 1))
         return Move(many.orig[0], many.target[0], many.orig_after[0], many.target_after[0])
 
-    full = one(after.shape[1] - 1)
-    made = []
+    full = single(after.shape[1] - 1)
+    effects = []
     for i, name in enumerate(names):
         start = len(names) + i * draws
         random = move(slice(start, start + draws)) if draws else None
-        made.append(effect(name, ranks[i], one(i), random, full))
-    return (*made, effect("full", 0, full, None, full))
+        effects.append(effect(name, ranks[i], single(i), random, full))
+    return (*effects, effect("full", 0, full, None, full))
 
 
 def _label(unit: Sequence[Head]) -> str:

@@ -1,14 +1,14 @@
-"""Which heads of a model match queries to keys on a few directions? The label-free contrast of every head at once.
+"""Which heads match queries to keys on a few directions? The label-free contrast of all heads of a model.
 
     dC = E[q (k_att - k_rest)^T] = U S V^T        over all queries of all prompts, and over two halves of the prompts
 
-Only sums are kept, so memory does not grow with the number or the length of prompts. A direction is real if it comes
-back in the other half: held_out_k = u_k^T dC' v_k with u, v from one half and dC' from the other, near S_k.
+Only sums are kept, so memory does not grow with the number or the length of prompts. A direction is real if it recurs
+in the other half: held_out_k = u_k^T dC' v_k with u, v from one half and dC' from the other, near S_k.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,8 @@ from keyhole.features.discovery.keys import View, attended, each_run, groups_of
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadContrast:
-    """What one head's attention singles out."""
+    """The label-free contrast of one head."""
 
     __repr__ = brief
 
@@ -44,9 +46,9 @@ class HeadContrast:
     rank: int | None  # by energy; None: too few queries for a claim
     held_out: Float[Tensor, "d_head"]  # mean over both directions of u_k^T dC' v_k
     agreement: float  # sum of held_out over sum of S of the halves, within the rank: 1 real, 0 noise
-    gap: float  # mean score of what is attended minus that of the rest
+    gap: float  # mean score of attended keys minus that of the rest
     subspace_share: float  # of the gap of one half, by the subspaces of the other
-    mean_energy: float  # how much of |dC|^2 the averages E[q] E[d]^T alone hold: what is preferred by all queries alike
+    mean_energy: float  # share of |dC|^2 in the averages E[q] E[d]^T, a preference that all queries share
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,22 @@ class Survey:
     heads: tuple[HeadContrast, ...]
 
     def head(self, layer: int, head: int) -> HeadContrast:
-        """One of them."""
-        for found in self.heads:
-            if (found.layer, found.head) == (layer, head):
-                return found
+        """The contrast of one head."""
+        for contrast in self.heads:
+            if (contrast.layer, contrast.head) == (layer, head):
+                return contrast
         raise KeyholeError(f"there is no head {layer}.{head} in this survey of {self.model}.")
 
     @property
     def ranked(self) -> tuple[HeadContrast, ...]:
-        """Those with a rank, by the gap that the other half confirms."""
+        """Heads with a rank, by the gap that the other half confirms, largest first."""
         claimed = [head for head in self.heads if head.rank is not None]
         return tuple(sorted(claimed, key=lambda head: -head.gap * head.subspace_share))
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Of one half of the prompts: everything a contrast needs, whatever the number of queries."""
+    """Everything that the contrast of one half of the prompts needs; its size does not depend on their number."""
 
     outer: Float[Tensor, "layer head d_head d_head"]
     query: Float[Tensor, "layer head d_head"]
@@ -102,29 +104,56 @@ class _Sums:
         return plain - self.means() if centre else plain
 
 
+@dataclass(frozen=True)
+class SurveySettings:
+    """How all heads of a model are surveyed."""
+
+    view: View = option(View(), "How attention is read: the frame, and which attention counts.")
+    centre: bool = option(True, "Leave out of the contrast what the average query prefers.")
+    energy: float = option(0.99, "Share of the squared singular values that a rank holds.")
+    batch: int = option(16, "Prompts in memory at a time.")
+    seed: int = option(0, "Seed of the two halves of the prompts.")
+
+
+class SurveyOptions(TypedDict, total=False):
+    """The fields of `SurveySettings`, as keywords."""
+
+    view: View
+    centre: bool
+    energy: float
+    batch: int
+    seed: int
+
+
 def survey(
     model: "Model",
     prompts: Sequence[Prompt],
     *,
-    view: View | None = None,
-    centre: bool = True,
-    energy: float = 0.99,
     bos: bool | None = None,
-    batch: int = 16,
-    seed: int = 0,
+    settings: SurveySettings | None = None,
     progress: Progress | None = None,
+    **options: Unpack[SurveyOptions],
 ) -> Survey:
-    """Which heads match on which directions? One pass over any prompts, all heads.
+    """Find the directions on which every head matches queries to keys, in one pass over any prompts.
 
-    `centre` leaves out what the average query prefers. `progress` is told (prompts done, prompts in all).
+    `prompts` are texts or token ids, with a beginning-of-sequence token according to `bos`. `progress` is called with
+    the number of prompts done and their total. Fields of `SurveySettings` may be given as keywords: `view`, `centre`,
+    `energy`, `batch` and `seed`.
+
+    >>> import keyhole
+    >>> from keyhole.tasks import filler
+    >>> model = keyhole.load()
+    >>> len(survey(model, filler(60, 0)).heads) == len(model.attention_layers) * model.dims.heads
+    True
     """
-    view = view or View()
-    half = split_groups(groups_of(model, prompts, bos), seed)
+    how = settings_with(settings, SurveySettings, options)
+    view = how.view
+    half = split_groups(groups_of(model, prompts, bos), how.seed)
     layers = model.attention_layers
     sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.hf.device) for _ in range(2)]
     scaling = torch.zeros(len(layers), dtype=torch.float64)
     with exact_matmul():
-        for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
+        for number, run in each_run(model, prompts, bos=bos, batch=how.batch, progress=progress):
             for i, layer in enumerate(layers):
                 scaling[i] = run.attention_run(layer).rule.scaling
                 _add(sums[int(half[number])], i, run, layer=layer, view=view)
@@ -135,7 +164,7 @@ def survey(
             f"no head has more than {most} queries that it does not rest on, but a rank among {model.dims.d_head} "
             f"dimensions takes {need}: give more or longer prompts."
         )
-    heads = _heads(sums[0], sums[1], layers, scaling, centre=centre, energy=energy, need=need)
+    heads = _heads(sums[0], sums[1], layers, scaling, centre=how.centre, energy=how.energy, need=need)
     return Survey(model.name, view, len(prompts), heads)
 
 
@@ -146,13 +175,13 @@ def _nothing(layers: int, heads: int, d: int, device: torch.device) -> _Sums:
 
 def _add(sums: _Sums, row: int, run: "Run", *, layer: int, view: View) -> None:
     """Add one prompt, in place: accumulators of large models are not copied for every prompt."""
-    found = attended(run.attention_run(layer), range(run.model.dims.heads), view)
-    used = found.used[..., None]
-    q, d = found.q * used, (found.attended - found.rest) * used
+    keys = attended(run.attention_run(layer), range(run.model.dims.heads), view)
+    used = keys.used[..., None]
+    q, d = keys.q * used, (keys.attended - keys.rest) * used
     sums.outer[row] += (q.transpose(1, 2) @ d).to(sums.outer.device)
     sums.query[row] += q.sum(1).to(sums.query.device)
     sums.difference[row] += d.sum(1).to(sums.difference.device)
-    sums.count[row] += found.used.sum(1).to(sums.count.device)
+    sums.count[row] += keys.used.sum(1).to(sums.count.device)
 
 
 def _heads(
@@ -163,11 +192,11 @@ def _heads(
     plain, means = both.contrast(False).cpu(), both.means().cpu()
     U, S, V = decompose(contrast)
     rank = energy_rank(S, energy)
-    held_out, own, share = _crossed(halves, rank, [a.contrast(False).cpu(), b.contrast(False).cpu()])
+    held_out, fitted, share = _crossed(halves, rank, [a.contrast(False).cpu(), b.contrast(False).cpu()])
     gap = scaling[:, None] * _trace(plain)
     mean_energy = means.square().sum((-1, -2)) / plain.square().sum((-1, -2))
     count, within = both.count.cpu(), _within(rank, S.shape[-1])
-    agreement = (held_out * within).sum(-1) / (own * within).sum(-1)
+    agreement = (held_out * within).sum(-1) / (fitted * within).sum(-1)
     return tuple(
         HeadContrast(
             layer=layer,
@@ -189,18 +218,18 @@ def _heads(
 
 
 def _crossed(halves: list[Tensor], rank: Tensor, plain: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Held-out and own singular values, and the held-out share of the gap in the subspace; mean over directions."""
-    held_out, own, share = [], [], []
+    """Held-out and fitted singular values, and the held-out share of the gap in the subspace; mean over directions."""
+    held_out, fitted, share = [], [], []
     for this, other in ((0, 1), (1, 0)):
         U, S, V = decompose(halves[this])
         held_out.append((U * (halves[other] @ V)).sum(-2))
-        own.append(S)
+        fitted.append(S)
         within = _within(rank, S.shape[-1])
         U, V = U * within[..., None, :], V * within[..., None, :]
         # E[(U U^T q) . (V V^T d)] = tr(U^T dC V (U^T V)^T), and the whole gap is tr(dC)
         inside = ((U.mT @ plain[other] @ V) * (U.mT @ V)).sum((-1, -2))
         share.append(inside / _trace(plain[other]))
-    return torch.stack(held_out).mean(0), torch.stack(own).mean(0), torch.stack(share).mean(0)
+    return torch.stack(held_out).mean(0), torch.stack(fitted).mean(0), torch.stack(share).mean(0)
 
 
 def _within(rank: Tensor, d: int) -> Tensor:

@@ -1,16 +1,14 @@
-"""Which features, of one dimension or several, split a head's scores?
-
-What is a discovered query-key feature, and how does a score split over the features of a head?
+"""A discovered query-key feature, of one dimension or several, and how a score splits over the features of a head.
 
 With U^T q = m_q + A_q s_q and V^T k = m_k + A_k s_k, a score is exactly one term per feature and three rests:
 
     term_j   c M_jj s_qj s_kj                   M = A_q^T U^T V A_k,  c = scaling
-    cross    c sum_{i != j} M_ij s_qi s_kj      features that meet other features
-    mean     all that m_q or m_k enter          sources are centred, so the averages are a part of their own:
-                                                m_q against a key is a preference whatever the query asks
-    outside  what the subspaces do not hold
+    cross    c sum_{i != j} M_ij s_qi s_kj      a feature of the query with another one of the key
+    mean     everything with m_q or m_k         sources are centred, so averages are a separate part: m_q against a
+                                                key is a preference of every query
+    outside  the rest, outside the subspaces
 
-Features that depend on each other (see `subspaces.py`) are one feature of several dimensions, whose term is the sum of
+Features that depend on each other (see below) are one feature of several dimensions, whose term is the sum of
 theirs and of what is between them.
 """
 
@@ -31,7 +29,7 @@ _GAUSSIAN = 3.0  # standard errors of kurtosis within which a source may be Gaus
 
 @dataclass(frozen=True)
 class Side:
-    """One feature as queries or as keys carry it: its value in x is x.direction + offset."""
+    """One side of a feature, in queries or in keys: its value in x is x.direction + offset."""
 
     __repr__ = brief
 
@@ -44,13 +42,13 @@ class Side:
 
     @property
     def gaussian(self) -> bool:
-        """Cannot its kurtosis be told from a Gaussian's?"""
+        """Is its kurtosis within three standard errors of a Gaussian's?"""
         return abs(self.kurtosis) <= _GAUSSIAN * self.kurtosis_error
 
 
 @dataclass(frozen=True)
 class MatchedFeature:
-    """What queries ask for and keys offer: a pair of sources."""
+    """A pair of sources: one of queries, one of the keys that they attend to."""
 
     __repr__ = brief
 
@@ -63,9 +61,9 @@ class MatchedFeature:
 
     @property
     def identified(self) -> bool:
-        """Is it more than one of many rotations? Both sides come back in refits and neither looks Gaussian.
+        """Is it determined beyond rotation? Both sides recur in refits, and neither looks Gaussian.
 
-        A source that comes back may still be a mixture, where features outnumber dimensions.
+        A source that recurs may still be a mixture, where features outnumber dimensions.
         """
         steady = min(self.query.stability, self.key.stability) >= IDENTIFIED
         return steady and not (self.query.gaussian or self.key.gaussian)
@@ -93,13 +91,13 @@ class MatchedSubspace:
     def cosines(
         self, query: Float[Tensor, "d_head a"], key: Float[Tensor, "d_head b"]
     ) -> tuple[Float[Tensor, "_"], Float[Tensor, "_"]]:
-        """Is it this known feature? Cosines of principal angles with what its columns span; smallest rank decides."""
+        """Cosines of principal angles with a known feature, given as columns that span it: of queries, and of keys."""
         return principal_cosines(self.query_basis, union([query])), principal_cosines(self.key_basis, union([key]))
 
 
 @dataclass(frozen=True)
 class Split:
-    """Scores, taken apart: terms + cross + mean + outside = scaling q.k."""
+    """The parts of scores: terms + cross + mean + outside = scaling q.k."""
 
     terms: Float[Tensor, "*batch feature"]
     cross: Float[Tensor, "*batch"]
@@ -112,7 +110,7 @@ class Split:
         return self.terms.sum(-1) + self.cross + self.mean + self.outside
 
     def minus(self, other: "Split") -> "Split":
-        """Part by part."""
+        """The difference, part by part."""
         return Split(
             self.terms - other.terms, self.cross - other.cross, self.mean - other.mean, self.outside - other.outside
         )
@@ -133,7 +131,7 @@ class Discovery:
     features: tuple[MatchedFeature, ...]
     subspaces: tuple[MatchedSubspace, ...]  # every feature is in one of them, mostly alone
     gap: float  # held-out mean of score(attended) - score(rest)
-    cross: float  # shares of the gap, as the features'; all of them sum to one
+    cross: float  # shares of the gap, as those of features; all shares sum to one
     mean: float
     outside: float
     mean_energy: float  # how much of |E[q d^T]|^2 the averages E[q] E[d]^T alone hold
@@ -142,13 +140,13 @@ class Discovery:
 
     @property
     def rank(self) -> int:
-        """How many dimensions the head matches on."""
+        """The number of dimensions that the head matches on."""
         return self.U.shape[1]
 
     @property
     def between(self) -> float:
         """The share of the gap that lies between subspaces."""
-        return 1 - sum(one.share for one in self.subspaces) - self.mean - self.outside
+        return 1 - sum(subspace.share for subspace in self.subspaces) - self.mean - self.outside
 
     def split(self, q: Float[Tensor, "*batch d_head"], k: Float[Tensor, "*batch d_head"]) -> Split:
         """How does each score scaling q.k split over the features?"""
@@ -165,20 +163,20 @@ class Discovery:
     def subspace_terms(
         self, q: Float[Tensor, "*batch d_head"], k: Float[Tensor, "*batch d_head"]
     ) -> Float[Tensor, "*batch subspace"]:
-        """What does every subspace add to each score scaling q.k?"""
-        asked, offered = self.query_sources(q), self.key_sources(k)
+        """What every subspace adds to each score scaling q.k."""
+        queries, keys = self.query_sources(q), self.key_sources(k)
         A_q = torch.stack([f.query.pattern for f in self.features])
         A_k = torch.stack([f.key.pattern for f in self.features])
-        inside = [list(one.members) for one in self.subspaces]
-        terms = [((asked[..., at] @ A_q[at]) * (offered[..., at] @ A_k[at])).sum(-1) for at in inside]
+        inside = [list(subspace.members) for subspace in self.subspaces]
+        terms = [((queries[..., at] @ A_q[at]) * (keys[..., at] @ A_k[at])).sum(-1) for at in inside]
         return self.scaling * torch.stack(terms, dim=-1)
 
     def query_sources(self, q: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch feature"]:
-        """How much of each feature do these queries ask for?"""
+        """The value of each feature in these queries."""
         return _values(q, [f.query for f in self.features])
 
     def key_sources(self, k: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch feature"]:
-        """How much of each feature do these keys offer?"""
+        """The value of each feature in these keys."""
         return _values(k, [f.key for f in self.features])
 
 
@@ -188,7 +186,7 @@ def _values(x: Tensor, sides: list[Side]) -> Tensor:
     return x.double() @ directions.T + offsets
 
 
-# Which components are one feature of several dimensions? Those whose energies depend on each other, on both sides.
+# Features of several dimensions: components whose energies depend on each other, on both sides.
 #
 # ICA takes a ring, a sphere or any other feature of several dimensions apart into uncorrelated components that still
 # depend on each other: when one is large, the others are not (or are too). That shows in their energies e = s^2 (of
@@ -200,13 +198,13 @@ def _values(x: Tensor, sides: list[Side]) -> Tensor:
 # varies in the energies of two signs is the trace of each other that unmixing leaves in them (it undoes chance
 # correlations too), tiny but perfectly correlated. Linked pairs are merged, and pairs linked through others too.
 
-LEVEL = 0.01  # of corrected p: a dependence beyond doubt
-LEAST = 0.15  # of |D|, worth merging for: a sphere of rank 11. In text, everything depends a little on everything
+LEVEL = 0.01  # of corrected p: a significant dependence
+LEAST = 0.15  # of |D|, as in a sphere of rank 11: in text, all features depend a little on each other
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """Of every pair of sources; none of a source with itself."""
+    """The dependence of every pair of sources; zero for a source with itself."""
 
     value: Float[Tensor, "source source"]  # D
     p: Float[Tensor, "source source"]  # of |D|, corrected over all pairs
@@ -219,9 +217,9 @@ def energy_dependence(
     permutations: int = 99,
     seed: int = 0,
 ) -> Dependence:
-    """Do uncorrelated sources still depend on each other? Energies against those of permuted samples.
+    """The dependence of uncorrelated sources, with p-values from permuted samples.
 
-    Every source is put in an order of its own, groups as a whole, and the largest |D| of all pairs is kept.
+    Every source is permuted separately, groups as a whole, and compared with the largest |D| of all pairs.
 
     >>> angle = torch.rand(500, generator=torch.Generator().manual_seed(0)).double() * 6.283
     >>> ring = energy_dependence(torch.stack([angle.cos(), angle.sin()], dim=1))
@@ -246,37 +244,37 @@ def energy_dependence(
 
 
 def weaker_side(query: Dependence, key: Dependence) -> Dependence:
-    """Of which |D|, and with which p, can one be sure on both sides?
+    """The smaller |D| of both sides, and the larger p.
 
-    A feature is matched: its dimensions must depend on each other in queries and in the keys that they attend to.
+    The dimensions of one feature must depend on each other in queries and in the keys that they attend to.
     """
     return Dependence(torch.minimum(query.value.abs(), key.value.abs()), torch.maximum(query.p, key.p))
 
 
-def merged(found: Discovery, held: Samples, *, permutations: int, seed: int) -> Discovery:
-    """The same discovery with its features in subspaces, largest share of the held-out gap first."""
-    values = found.query_sources(held.q), found.key_sources(held.attended)
+def merged(discovery: Discovery, held: Samples, *, permutations: int, seed: int) -> Discovery:
+    """A discovery with its dependent features merged into subspaces, largest share of the held-out gap first."""
+    values = discovery.query_sources(held.q), discovery.key_sources(held.attended)
     sides = [energy_dependence(s, held.group, permutations=permutations, seed=seed) for s in values]
     weaker = weaker_side(*sides)
     linked = (weaker.p <= LEVEL) & (weaker.value >= LEAST)
     label = torch.tensor(islands(len(linked), [(i, j) for i, j in linked.nonzero().tolist()]))
     subspaces = []
-    for one in sorted(set(label.tolist())):
-        inside = label == one
+    for number in sorted(set(label.tolist())):
+        inside = label == number
         links = weaker.value[linked & inside], weaker.p[linked & inside]
-        subspaces.append(_subspace(found, inside.nonzero()[:, 0].tolist(), *links))
-    whole = replace(found, subspaces=tuple(subspaces))
+        subspaces.append(_subspace(discovery, inside.nonzero()[:, 0].tolist(), *links))
+    whole = replace(discovery, subspaces=tuple(subspaces))
     terms = whole.subspace_terms(held.q, held.attended) - whole.subspace_terms(held.q, held.rest)
     scored = [
-        replace(one, share=float(share), share_error=float(error))
-        for one, share, error in zip(subspaces, *held.shares(terms), strict=True)
+        replace(subspace, share=float(share), share_error=float(error))
+        for subspace, share, error in zip(subspaces, *held.shares(terms), strict=True)
     ]
-    return replace(found, subspaces=tuple(sorted(scored, key=lambda one: -one.share)))
+    return replace(discovery, subspaces=tuple(sorted(scored, key=lambda subspace: -subspace.share)))
 
 
-def _subspace(found: Discovery, members: list[int], weaker: Tensor, p: Tensor) -> MatchedSubspace:
-    """Some features as one, not yet scored; of what links them, the weakest is told."""
-    features = [found.features[j] for j in members]
+def _subspace(discovery: Discovery, members: list[int], weaker: Tensor, p: Tensor) -> MatchedSubspace:
+    """Some features as one subspace, not yet scored, with the weakest of the links between them."""
+    features = [discovery.features[j] for j in members]
     query, key = (
         union([torch.nn.functional.normalize(side.pattern, dim=0)[:, None] for side in sides])
         for sides in ([f.query for f in features], [f.key for f in features])

@@ -1,10 +1,10 @@
-"""Which independent sources were mixed into these vectors? FastICA, and what may be claimed of its answer.
+"""Which independent sources were mixed into these vectors? FastICA, and checks of its result.
 
     z = mean + A s,   s = W (z - mean),   Cov(s) = I,   W chosen so that the sources are as non-Gaussian as possible
 
 A rotation of Gaussian sources is as good as the sources themselves, so nothing can single them out; `stability`
-and `excess_kurtosis` show where that is so. Signs and order of sources are free: `pair_sources` fixes both between
-two sets that were sampled together.
+and `excess_kurtosis` show where that is so. Signs and order of sources are arbitrary: `pair_sources` fixes both
+between two sets that were sampled together.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from keyhole.qk.controls import haar
 
 Nonlinearity = Literal["cube", "tanh"]
 NONLINEARITIES = ("cube", "tanh")
-IDENTIFIED = 0.95  # mean |correlation| with refits from which a source counts as found
+IDENTIFIED = 0.95  # mean |correlation| with refits from which a source counts as identified
 _NO_VARIANCE = 1e-12  # directions with less variance than this share of E|z|^2 hold rounding, not a source
 _NO_SKEW = 0.1  # below this the skewness of a sample is no guide to a sign
 
@@ -42,7 +42,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class SourcePairs:
-    """Which query source goes with which key source, one to one."""
+    """Query sources matched with key sources, one to one."""
 
     query: Int[Tensor, "pair"]
     key: Int[Tensor, "pair"]
@@ -66,13 +66,13 @@ def fast_ica(
     tolerance: float = 1e-8,
     max_iterations: int = 500,
 ) -> Sources:
-    """Which independent, non-Gaussian sources make up these vectors?
+    """Fit independent, non-Gaussian sources to vectors.
 
     On whitened x every row w of W is updated together (symmetric decorrelation), from a random rotation:
 
         w <- E[g(w.x) x] - E[g'(w.x)] w,   then   W <- (W W^T)^-1/2 W
 
-    g is y^3 (kurtosis: sharpest for bits) or tanh y (forgives outliers). It has converged when no row turns by more
+    g is y^3 (kurtosis: best for bits) or tanh y (robust to outliers). It has converged when no row turns by more
     than 1 - |cos| = tolerance in a step.
 
     >>> bits = torch.randint(0, 2, (2000, 2), generator=torch.Generator().manual_seed(0)).double()
@@ -97,7 +97,7 @@ def fast_ica(
 
 
 def pair_sources(query: Float[Tensor, "samples a"], key: Float[Tensor, "samples b"]) -> SourcePairs:
-    """Which query source does each key source follow? The one-to-one assignment with the largest sum of |corr|.
+    """Match query sources with key sources: the one-to-one assignment with the largest sum of |corr|.
 
     >>> s = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0], [0.5, 0.2]])
     >>> pairing = pair_sources(s, -s.flip(1))
@@ -109,8 +109,8 @@ def pair_sources(query: Float[Tensor, "samples a"], key: Float[Tensor, "samples 
     table = correlations(query, key)
     rows, columns = linear_sum_assignment(-table.abs().cpu().numpy())
     at, to = torch.as_tensor(rows), torch.as_tensor(columns)
-    found = table.cpu()[at, to]
-    return SourcePairs(at, to, torch.where(found < 0, -1.0, 1.0).double(), found.abs())
+    correlation = table.cpu()[at, to]
+    return SourcePairs(at, to, torch.where(correlation < 0, -1.0, 1.0).double(), correlation.abs())
 
 
 def stability(
@@ -122,27 +122,27 @@ def stability(
     runs: int = 5,
     seed: int = 0,
 ) -> Float[Tensor, "source"]:
-    """Would another start on other data find the same sources? Mean |corr| of each with its match in refits.
+    """Mean |corr| of each source with its match in refits from other starts on other data.
 
-    Every refit starts elsewhere AND sees only a random half of the groups: a finite Gaussian sample has a most
-    non-Gaussian direction too, which other starts would find again and other samples do not.
+    Every refit has another start AND another random half of the groups: a finite Gaussian sample, too, has a most
+    non-Gaussian direction, which recurs from other starts but not on other samples.
     """
     if runs < 1:
         raise KeyholeError("stability needs at least one refit.")
     index = torch.arange(len(Z)) if groups is None else groups.cpu()
-    own, found = sources.of(Z), []
+    values, matches = sources.of(Z), []
     for run in range(1, runs + 1):
         half = split_groups(index, seed + run) == 0
         refit = fast_ica(Z[half.to(Z.device)], nonlinearity=nonlinearity, seed=seed + run)
-        pairing = pair_sources(own, refit.of(Z))
-        matched = torch.zeros(own.shape[1], dtype=torch.float64)
+        pairing = pair_sources(values, refit.of(Z))
+        matched = torch.zeros(values.shape[1], dtype=torch.float64)
         matched[pairing.query] = pairing.correlation
-        found.append(matched)
-    return torch.stack(found).mean(0)
+        matches.append(matched)
+    return torch.stack(matches).mean(0)
 
 
 def excess_kurtosis(S: Float[Tensor, "samples source"], groups: Int[Tensor, "samples"] | None = None) -> Kurtosis:
-    """How far from Gaussian is each source? Zero for a Gaussian, -2 for a fair coin, large for rare events.
+    """Excess kurtosis of each source: zero for a Gaussian, -2 for a fair coin, large for rare events.
 
     Measure it on samples that the sources were not fitted to, or it is biased away from zero. It is zero, too, for a
     coin of bias .21; such a source is found by tanh though its kurtosis does not show it.
@@ -157,7 +157,7 @@ def excess_kurtosis(S: Float[Tensor, "samples source"], groups: Int[Tensor, "sam
 def mean_error(
     influence: Float[Tensor, "samples *more"], groups: Int[Tensor, "samples"] | None = None
 ) -> Float[Tensor, "*more"]:
-    """The standard error of a mean of centred values when those of one group move together."""
+    """The standard error of a mean of centred values, where values of one group are not independent."""
     n = len(influence)
     if groups is None:
         return (influence**2).sum(0).sqrt() / n
@@ -179,7 +179,7 @@ def _whitening(Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(X.T @ X / len(X))
     kept = values > _NO_VARIANCE * Z.square().sum(1).mean().clamp_min(1e-30)
     values, vectors = values[kept].flip(0), vectors[:, kept].flip(1)
-    # The signs of eigenvectors hang on rounding; with them the start would, and with it the order of the sources.
+    # The signs of eigenvectors depend on rounding. Fixed, so that the start and the order of sources do not.
     vectors = vectors * torch.where(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0)
     return mean, (vectors / values.sqrt()).T, vectors * values.sqrt()
 

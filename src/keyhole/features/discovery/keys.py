@@ -1,13 +1,11 @@
-"""What do a head's queries attend to, and what do they leave?
-
-What does every query of a layer attend to, and what does it leave? Read off runs, in any frame.
+"""What does every query of a head attend to, and what does it leave? Read from runs, in any frame.
 
     k_att = sum_j a_j k_j,   k_rest = sum_j (1 - a_j) k_j / (visible - 1)        a sums to one over the keys that count
 
-The first token is left out unless asked for: many heads rest there when they find nothing, and what is attended while
-resting says nothing about features.
+The first token is left out by default: many heads rest there when nothing matches, and resting says nothing about
+features.
 
-With RoPE the relative frame is the one to read features in: in post_rope a head that matches positions shows up as
+With RoPE, features are read in the relative frame: in post_rope a head that matches positions shows up as
 pairs of sinusoids (kurtosis -1.5), in the relative frame as a preference of the average query.
 """
 
@@ -37,11 +35,13 @@ _DEST_BLOCK = 256  # rows of attention held at once: keeps memory linear in the 
 
 @dataclass(frozen=True)
 class View:
-    """How attention is looked at."""
+    """How attention is read: the frame of queries and keys, and which attention counts."""
 
     frame: Frame = "relative"
     skip_first: bool = True  # leave out attention to the first token
-    active: float = 0.1  # a query must give the keys that count at least this much attention, or its head rests
+    active: float = (
+        0.1  # a query must give the keys that count at least this much attention, or the head counts as resting
+    )
 
     def __post_init__(self) -> None:
         check_frame(self.frame)
@@ -60,11 +60,11 @@ class Attended:
     rest: Float[Tensor, "heads pos d_head"]
     top: Int[Tensor, "heads pos"]  # the most attended key that counts
     top_key: Float[Tensor, "heads pos d_head"]
-    used: Bool[Tensor, "heads pos"]  # False where the head rests or there are not two keys to tell apart
+    used: Bool[Tensor, "heads pos"]  # False where the head rests or where fewer than two keys are visible
 
 
 def attended(record: "AttentionRun", heads: Sequence[int], view: View) -> Attended:
-    """What does each query of these heads attend to?"""
+    """What each query of these heads attends to, and what it leaves."""
     n, group = record.q.shape[1], record.q.shape[0] // record.k.shape[0]
     q, k = record.q[list(heads)].double(), record.k[[h // group for h in heads]].double()
     turned = record.rotary is not None and view.frame != "post_rope"
@@ -79,7 +79,7 @@ def attended(record: "AttentionRun", heads: Sequence[int], view: View) -> Attend
 
 
 def _into(record: "AttentionRun", x: Tensor) -> Tensor:
-    """Every position turned back by its own rotation."""
+    """Vectors of every position, rotated back by that position."""
     assert record.rotary is not None
     turns = turns_at(record.rotary, torch.arange(x.shape[1], device=x.device))
     return turns.into(x.transpose(0, 1)).transpose(0, 1)
@@ -89,21 +89,21 @@ def _block(
     record: "AttentionRun", k: Tensor, heads: Sequence[int], dests: range, *, view: View
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     at = torch.arange(dests.start, dests.stop, device=k.device)
-    seen = visible_mask(record.first[at], at, k.shape[1])
+    visible = visible_mask(record.first[at], at, k.shape[1])
     if view.skip_first:
-        seen[:, 0] = False
-    a = record.weights(heads, dests).double() * seen
-    mass, count = a.sum(-1), seen.sum(-1)
+        visible[:, 0] = False
+    a = record.weights(heads, dests).double() * visible
+    mass, count = a.sum(-1), visible.sum(-1)
     used = (mass >= max(view.active, 1e-12)) & (count > 1)
     a = a / mass.clamp_min(1e-12)[..., None]
     att = a @ k
-    rest = (seen.double() @ k - att) / (count - 1).clamp_min(1)[:, None]  # sum_j (1 - a_j) = count - 1
+    rest = (visible.double() @ k - att) / (count - 1).clamp_min(1)[:, None]  # sum_j (1 - a_j) = count - 1
     top = a.argmax(-1)
     return att, rest, k.gather(1, top[..., None].expand(-1, -1, k.shape[2])), top, used
 
 
 def groups_of(model: "Model", prompts: Sequence[Prompt], bos: bool | None = None) -> Int[Tensor, "prompt"]:
-    """A number per prompt: equal prompts share one, and none depends on the order in which prompts are given."""
+    """A group number per prompt: the same for equal prompts, and independent of the order of prompts."""
     if isinstance(prompts, str) or not len(prompts):
         raise KeyholeError("give a list of prompts, at least two: one half is fitted and the other held out.")
     ids = [encode(model, prompt, bos).ids for prompt in prompts]
@@ -117,7 +117,7 @@ def groups_of(model: "Model", prompts: Sequence[Prompt], bos: bool | None = None
 def each_run(
     model: "Model", prompts: Sequence[Prompt], *, bos: bool | None, batch: int, progress: Progress | None
 ) -> Iterator[tuple[int, "Run"]]:
-    """Every prompt's number and run, a few prompts in memory at a time."""
+    """Every prompt's number and run, with `batch` prompts in memory at a time."""
     if batch < 1:
         raise KeyholeError(f"batch is {batch}, but at least one prompt must run at a time.")
     for start in range(0, len(prompts), batch):
@@ -125,11 +125,6 @@ def each_run(
         yield from enumerate(model.run_many(some, bos=bos), start)
         if progress is not None:
             progress(start + len(some), len(prompts))
-
-
-# What does each query of a head attend to, and what does it leave? Attention itself is the contrast.
-#
-# k_att = sum_j a_j k_j,   k_rest = sum_j (1 - a_j) k_j / sum_j (1 - a_j)      over the visible keys of a query
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,7 @@ class Samples:
         return Samples(self.q[chosen], self.attended[chosen], self.rest[chosen], self.group[chosen], self.scaling)
 
     def shares(self, parts: Float[Tensor, "samples part"]) -> tuple[Float[Tensor, "part"], Float[Tensor, "part"]]:
-        """Which share of the mean gap is each part's mean, and how sure? The error is that of a ratio of two means."""
+        """The share of the mean gap that is each part's mean, with its error (of a ratio of two means)."""
         gap = self.gap.mean()
         shares = parts.mean(0) / gap
         return shares, mean_error((parts - shares * self.gap[:, None]) / gap, self.group)
@@ -169,31 +164,36 @@ def samples_of(
     groups: Int[Tensor, "samples"] | None = None,
     scaling: float | None = None,
 ) -> Samples:
-    """What does each query attend to, and what does it leave? Attention is normalised over the visible keys.
+    """Samples from plain tensors: what each query attends to, and what it leaves.
 
-    Queries that see fewer than two keys, or attend to none that is visible, have no contrast and are left out.
-    `scaling` is 1 / sqrt(d_head) unless given.
+    `attention` is normalised over the `visible` keys (default: all). Queries with fewer than two visible keys, or
+    without attention to these, have no contrast and are left out. Samples of one of the `groups` stay on one side of
+    the split; by default each is a group. `scaling` of scores is 1 / sqrt(d_head) unless given.
+
+    >>> q, keys = torch.eye(2), torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]).expand(2, -1, -1)
+    >>> samples_of(q, keys, torch.tensor([[1.0, 0.0], [0.0, 1.0]])).attended.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     if not bool(torch.isfinite(q).all() and torch.isfinite(keys).all()):
         raise KeyholeError("queries or keys hold NaN or infinite numbers: fill padded keys with zeros.")
-    seen = torch.ones_like(attention, dtype=torch.bool) if visible is None else visible
-    a = attention.double().masked_fill(~seen, 0.0)
-    mass, count = a.sum(1), seen.sum(1)
+    shown = torch.ones_like(attention, dtype=torch.bool) if visible is None else visible
+    a = attention.double().masked_fill(~shown, 0.0)
+    mass, count = a.sum(1), shown.sum(1)
     usable = (mass > 0) & (count > 1)
-    a, seen, k = a[usable] / mass[usable, None], seen[usable].double(), keys[usable].double()
+    a, shown, k = a[usable] / mass[usable, None], shown[usable].double(), keys[usable].double()
     attended = (a[:, None] @ k)[:, 0]
-    rest = ((seen - a)[:, None] @ k)[:, 0] / (count[usable, None] - 1)  # sum_j (1 - a_j) = count - 1
+    rest = ((shown - a)[:, None] @ k)[:, 0] / (count[usable, None] - 1)  # sum_j (1 - a_j) = count - 1
     group = torch.arange(len(q), device=q.device) if groups is None else groups
     c = q.shape[1] ** -0.5 if scaling is None else scaling
     return Samples(q[usable].double().cpu(), attended.cpu(), rest.cpu(), group[usable].cpu(), c)
 
 
 def contrast_of(samples: Samples, *, centre: bool = False) -> Float[Tensor, "d_head d_head"]:
-    """E[q (k_att - k_rest)^T]; centred: the covariance, without what E[q] prefers whatever a query asks."""
+    """E[q (k_att - k_rest)^T]; centred: the covariance, without what the average query prefers."""
     q, d = samples.q, samples.attended - samples.rest
     return q.T @ d / len(q) - (mean_part(samples) if centre else 0.0)
 
 
 def mean_part(samples: Samples) -> Float[Tensor, "d_head d_head"]:
-    """E[q] E[k_att - k_rest]^T: what all queries prefer alike."""
+    """E[q] E[k_att - k_rest]^T: the preference that all queries share."""
     return torch.outer(samples.q.mean(0), (samples.attended - samples.rest).mean(0))

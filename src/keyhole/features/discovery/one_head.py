@@ -1,9 +1,9 @@
-"""Which features does this head of this model match on, and on which tokens do they show?"""
+"""The features that one head matches on, and the token pairs on which they act."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keyhole.brief import Head, brief
 from keyhole.errors import KeyholeError
-from keyhole.features.discovery.discovery import discover
+from keyhole.features.discovery.discovery import DiscoveryOptions, discover
 from keyhole.features.discovery.features import Discovery
 from keyhole.features.discovery.keys import Samples, View, attended, each_run, groups_of
 from keyhole.models.numbers import exact_matmul
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSamples:
-    """Every query of one head that does not rest, with the key it attends to most."""
+    """Every query of one head that does not rest, with the key that it attends to most."""
 
     __repr__ = brief
 
@@ -43,7 +43,7 @@ class HeadSamples:
 
 @dataclass(frozen=True)
 class TokenPair:
-    """A query token and the key token it attends to most, over all prompts, as one feature sees them."""
+    """A query token and the key token it attends to most, over all prompts, as one feature weighs them."""
 
     query: str
     key: str
@@ -59,12 +59,12 @@ class TokenPair:
 
 @dataclass(frozen=True)
 class HeadFeatures:
-    """The discovered features of one head, each with its most telling tokens."""
+    """The discovered features of one head, each with its token pairs."""
 
     __repr__ = brief
 
     data: HeadSamples
-    found: Discovery
+    discovery: Discovery
     pairs: tuple[tuple[TokenPair, ...], ...]  # one row per feature
 
 
@@ -78,7 +78,7 @@ def head_samples(
     batch: int = 16,
     progress: Progress | None = None,
 ) -> HeadSamples:
-    """What does each query of this head attend to, over many prompts? Linear in the number of tokens."""
+    """What each query of one head attends to, over many prompts; memory is linear in the number of tokens."""
     view = view or View()
     groups = groups_of(model, prompts, bos)
     rows: list[tuple[Tensor, ...]] = []
@@ -89,10 +89,10 @@ def head_samples(
         for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
             layer, index = check_head(run, head)
             record = run.attention_run(layer)
-            seen, scaling = attended(record, [index], view), record.rule.scaling
-            at = seen.used[0].nonzero()[:, 0]
-            vectors = [x[0, at].cpu() for x in (seen.q, seen.attended, seen.rest, seen.top_key)]
-            dest, src = at.cpu(), seen.top[0, at].cpu()
+            keys_of, scaling = attended(record, [index], view), record.rule.scaling
+            at = keys_of.used[0].nonzero()[:, 0]
+            vectors = [x[0, at].cpu() for x in (keys_of.q, keys_of.attended, keys_of.rest, keys_of.top_key)]
+            dest, src = at.cpu(), keys_of.top[0, at].cpu()
             rows.append((*vectors, torch.full_like(dest, number), dest, src))
             queries += [run.tokens[t] for t in dest.tolist()]
             keys += [run.tokens[t] for t in src.tolist()]
@@ -110,23 +110,33 @@ def head_features(
     bos: bool | None = None,
     show: int = 8,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[DiscoveryOptions],
 ) -> HeadFeatures:
-    """Which features does this head match on, and on which tokens do they show? `options` go to `discover`."""
+    """Find the features that one head matches on, and the `show` token pairs on which each acts most.
+
+    `prompts` are texts or token ids, with a beginning-of-sequence token according to `bos`; `view` says how attention
+    is read. Other keywords are fields of `DiscoverySettings`, such as `rank`.
+
+    >>> import keyhole
+    >>> from keyhole.tasks import filler
+    >>> head_features(keyhole.load(), filler(60, 0), (1, 6), show=2, permutations=9).data.head
+    6
+    """
     data = head_samples(model, prompts, head, view=view, bos=bos, progress=progress)
-    found = discover(data.samples, **options)
-    return HeadFeatures(data, found, token_pairs(found, data, show=show))
+    discovery = discover(data.samples, **options)
+    return HeadFeatures(data, discovery, token_pairs(discovery, data, show=show))
 
 
-def token_pairs(found: Discovery, data: HeadSamples, *, show: int = 8) -> tuple[tuple[TokenPair, ...], ...]:
-    """On which tokens does each feature act? Pairs of equal texts together, those that carry most of its term first."""
+def token_pairs(discovery: Discovery, data: HeadSamples, *, show: int = 8) -> tuple[tuple[TokenPair, ...], ...]:
+    """The token pairs on which each feature acts: pairs of equal texts together, those with most of its term first."""
     if show < 1:
-        raise KeyholeError(f"{show} pairs per feature were asked for: give a positive number.")
-    terms = found.split(data.samples.q, data.top_key).terms - found.split(data.samples.q, data.samples.rest).terms
+        raise KeyholeError(f"{show} pairs per feature cannot be shown: give a positive number.")
+    queries = data.samples.q
+    terms = discovery.split(queries, data.top_key).terms - discovery.split(queries, data.samples.rest).terms
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, both in enumerate(zip(data.query_tokens, data.key_tokens, strict=True)):
         places[both].append(i)
-    values = found.query_sources(data.samples.q), found.key_sources(data.top_key)
+    values = discovery.query_sources(data.samples.q), discovery.key_sources(data.top_key)
     totals = torch.stack([terms[rows].sum(0) for rows in places.values()])
     texts = list(places)
     result = []
@@ -146,14 +156,14 @@ def _pair(
     values: tuple[Tensor, Tensor],
     data: HeadSamples,
 ) -> TokenPair:
-    own = terms[rows, feature]
-    example = rows[int(own.argmax())]
+    values_of_term = terms[rows, feature]
+    example = rows[int(values_of_term.argmax())]
     return TokenPair(
         query=texts[0],
         key=texts[1],
         count=len(rows),
-        term=float(own.mean()),
-        total=float(own.sum() / terms[:, feature].sum()),
+        term=float(values_of_term.mean()),
+        total=float(values_of_term.sum() / terms[:, feature].sum()),
         query_value=float(values[0][rows, feature].mean()),
         key_value=float(values[1][rows, feature].mean()),
         prompt=int(data.prompt[example]),

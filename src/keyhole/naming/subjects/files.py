@@ -151,7 +151,7 @@ def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]
     head = features.data.layer, features.data.head
     require_fixed(model, head, features.data.view.frame, "a discovered feature")
     found: list[Subject] = []
-    for number, one in enumerate(features.found.features):
+    for number, one in enumerate(features.discovery.features):
         sign = -1.0 if one.coupling < 0 else 1.0
         key = sign * one.key.direction, sign * one.key.offset
         about = {"feature": str(number), "share": f"{one.share:.3f}"}

@@ -121,7 +121,7 @@ class _Side(Side):
 
 
 def _side(side: Side, factor: float, backward: Backward) -> Side:
-    norms = [None if norm is None else _norm(norm, backward) for norm in (side.norm, side.own)]
+    norms = [None if norm is None else _norm(norm, backward) for norm in (side.norm, side.qk_norm)]
     return _Side(norms[0], side.W, side.b, norms[1], side.spans_all, factor)
 
 

@@ -69,7 +69,7 @@ def explained(
 
 def _without(writes: Writes, layer: int, side: SideName, basis: Basis) -> AttentionRun:
     """A layer's attention with a subspace taken out of the streams that queries, or all keys, are read from."""
-    own, w, record = writes.layer(layer), writes.weights(layer), writes.record(layer)
+    own, w, record = writes.layer(layer), writes.folded(layer), writes.record(layer)
     B = basis.to(own.resid)
     less = replace(own, resid=own.resid - own.resid @ B @ B.T)
     if side == "dest":
