@@ -45,8 +45,10 @@ from keyhole.naming.corpus import gather as naming_where
 from keyhole.naming.llm import Patience
 from keyhole.naming.naming import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
+from keyhole.qk.controls import RotationSettings
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
+from keyhole.settings.measuring import SufficientSettings
 from keyhole.store.engines import EngineName
 from keyhole.studies.comparison.compare import compare as comparison_compare
 from keyhole.studies.curves.curves import curves as measure_curves
@@ -77,8 +79,10 @@ SAME = [
     (circuits.trace, trace, {"target", "against"}),
     (circuits.trace, trace_svt, {"target", "against", "metric"}),
     (circuits.trace, Run.trace, {"target", "against"}),
-    (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
-    (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
+    (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual"}),
+    (circuits.trace, sufficient, {"target", "against"}),
+    (circuits.trace, SufficientSettings, {"level", "both_signs"}),
+    (look.channels, RotationSettings, {"draws", "basis"}),
     (circuits.trace, Circuit.effects, {"like", "counterfactual", "text"}),
     (backups, Circuit.backups, {"like", "counterfactual"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
