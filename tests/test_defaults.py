@@ -67,7 +67,7 @@ from keyhole.tracing.trace import trace, trace_many
 from keyhole.tracing.why import explain, signal_vector
 from keyhole_papers.catalogue import Paper
 from keyhole_papers.command import reproduce as reproduce_command
-from keyhole_papers.experiment import Choices, Dtype
+from keyhole_papers.experiment import Choices
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),
@@ -105,7 +105,7 @@ SAME = [
     (discover, DiscoverySettings, {"centre", "rank", "nonlinearity", "seed"}),
     (name_command, NameSettings, {"most", "random", "tokens", "seed", "folder"}),
     (name_command, Namers, {"explainer", "judge", "questions", "transcript", "price", "yes"}),
-    (reproduce_command, Choices, {"dtype", "as_printed", "revisions"}),
+    (reproduce_command, Choices, {"dtype", "device", "as_printed", "revisions", "quick", "seed"}),
     (reproduce_command, Namers, {"explainer", "judge", "yes"}),
     (where, WhereSettings, {"top", "length", "tokens", "seed"}),
     (
@@ -178,7 +178,6 @@ def test_choices_are_the_librarys() -> None:
         "Granularity": get_args(Granularity),
         "ExplainerName": get_args(ExplainerName),
         "JudgeName": get_args(JudgeName),
-        "Dtype": get_args(Dtype),
     }.items():
         assert get_args(getattr(options, name)) == of_library, name
     for wordings in (BOXES_WORDINGS, LISTS_WORDINGS):
