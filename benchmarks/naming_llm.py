@@ -23,7 +23,7 @@ import torch
 
 from keyhole.naming.corpus.gather import gather
 from keyhole.naming.explain import statistics
-from keyhole.naming.explain.candidates import Explainer, Name
+from keyhole.naming.explain.sentences import Explainer, Name
 from keyhole.naming.judge.judge import LEVEL, RIGHT, RULES, Judge, Outcome, Tested, ahead, corrected, share, tested
 from keyhole.naming.judge.questions import Asking, Halves, QuestionKind, pose, split
 from keyhole.naming.llm import Endpoint, Patience, Prompting, Talk, estimate, open_transcript, with_model

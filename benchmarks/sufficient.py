@@ -21,8 +21,9 @@ import keyhole
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.effects import faithfulness, kept_on_others
 from keyhole.faithfulness.shares import question
-from keyhole.faithfulness.sufficient import Chosen, searched
+from keyhole.faithfulness.sufficient import searched
 from keyhole.intervene.removal import Metric
+from keyhole.settings.measuring import SufficientSettings
 from keyhole.tasks import examples, greater_than, induction, ioi
 from keyhole.tasks.answers import answer_ids
 from keyhole.tasks.catalogue import like
@@ -70,7 +71,7 @@ def measure(model: keyhole.Model, example: Example) -> Row | None:
     with torch.no_grad():
         forward = timed(lambda: model.hf(ids), 5)
     start = time.process_time()
-    asked, found = searched([question(run, metric, mean)], Chosen())[0]
+    asked, found = searched([question(run, metric, mean)], SufficientSettings())[0]
     took = time.process_time() - start
     if isinstance(found, keyhole.KeyholeError):
         raise found
@@ -100,8 +101,8 @@ def together(model: keyhole.Model, prompts: Sequence[Example]) -> float:
     ids = torch.tensor([asked[0][0].token_ids])
     with torch.no_grad():
         forward = timed(lambda: model.hf(ids), 5)
-    took = timed(lambda: searched([question(*one) for one in asked], Chosen()))
-    alone = sum(timed(lambda one=one: searched([question(*one)], Chosen())) for one in asked)
+    took = timed(lambda: searched([question(*one) for one in asked], SufficientSettings()))
+    alone = sum(timed(lambda one=one: searched([question(*one)], SufficientSettings())) for one in asked)
     print(f"  {len(asked)} prompts of {common} tokens: alone {alone / forward / len(asked):.0f} forward passes each")
     return took / forward / len(asked)
 

@@ -28,7 +28,7 @@ from keyhole.features.contrast.places import resolve
 from keyhole.features.sae import read_dictionary
 from keyhole.files import require_file, require_folder, writable_folder, write_at_once
 from keyhole.models.gguf import require_whole
-from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.store import open_store
 from keyhole.strict import parse_json, quoted, shortened
 from keyhole.tasks import examples

@@ -18,14 +18,13 @@ from keyhole import KeyholeError, Model, Run
 from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.lab.emergence import Push
 from keyhole.models.organism import folder as organism_folder
-from keyhole.progress import silent
 from keyhole.stats import Interval
 from keyhole.tasks import ioi
 from keyhole.tasks.catalogue import PromptSet
 from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
 from keyhole_papers import svt as ioi_studies
-from keyhole_papers.experiment import Asked, Attempt, Choices, Experiment, Job
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.results import Result
 from keyhole_papers.svt import (
     LEAST,
@@ -33,21 +32,22 @@ from keyhole_papers.svt import (
     answers,
     cuts,
     effects,
+    known,
     network,
     of_gpt2,
+    prompted,
     subject,
-    together,
     trace_answer,
-    writers,
 )
+from keyhole_papers.svt import signals as ioi_signals
 from keyhole_papers.svt.effects import Effect, Into, over_prompts, rank_correlation
 from keyhole_papers.svt.known import Agreement, lattice, rewired
 from keyhole_papers.svt.network import Network
-from keyhole_papers.svt.together import Residuals, small
+from keyhole_papers.svt.signals import Residuals, small
 from keyhole_papers.talk import signals, single
 
 pytestmark = pytest.mark.xdist_group("lab runs")
-MODULES = (network, cuts, together, writers, signals, single)
+MODULES = (network, answers, cuts, known, ioi_signals, signals, single)
 # svt-fig9 is of words in the heads of GPT-2, whatever a model answers: test_circuit_figures asks the others.
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items() if id != "svt-fig9"}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
@@ -78,7 +78,7 @@ def run(id: str, job: Job) -> Result:
 
 def a_subject(model: Model, roles: dict[str, tuple[tuple[int, int], ...]], source: str | None = None) -> Subject:
     prompts = PromptSet(tuple(ioi(LEAST, 0)), "indirect objects", LEAST)
-    return Subject(Asked(source, None, True, 0, Choices(), silent), model, prompts, roles, 0.25, LEAST)
+    return Subject(source, model, prompts, roles, 0.25)
 
 
 # -- random weights and no evidence --------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_random_weights_show_nothing(
     id: str, random_gpt2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if their answers happen to be right."""
-    monkeypatch.setattr(ioi_studies, "_require_solved", lambda *args: None)
+    monkeypatch.setattr(ioi_studies, "require_solved", lambda *args: None)
     monkeypatch.setattr(ioi_studies, "_GPT2", HEADS)
     monkeypatch.setattr(single, "_TRACED", LEAST)
     monkeypatch.setattr(single, "_RESTING", 3)  # every head fires, which takes long; one is held out
@@ -112,7 +112,7 @@ def test_random_weights_show_nothing(
         assert re.search(NOTHING_TO_JUDGE, str(refused))
         return
     finally:
-        ioi_studies._subject.cache_clear()
+        ioi_studies.prompted.cache_clear()
     assert outcome.state not in POSITIVE or id in GEOMETRY, outcome.measured
     assert outcome.measured
 
@@ -131,22 +131,23 @@ def test_the_organism_has_no_name_mover(id: str, tmp_path: Path) -> None:
 
 def test_no_head_stands_for_two(organism: Model) -> None:
     seen = a_subject(organism, {"name mover": ((1, 6), (1, 7))})
-    assert seen.one("name mover", 1) == (1, 7)
+    assert seen.head("name mover", 1) == (1, 7)
     with pytest.raises(MissingModelError, match=r"no name mover but 1\.6, 1\.7, and this figure is about the third"):
-        seen.one("name mover", 2)
+        seen.head("name mover", 2)
 
 
-def test_who_watches_now_is_told(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_studies_are_made_once_for_jobs_with_the_same_choices(tmp_path: Path) -> None:
+    reports: list[str] = []
 
     def watching(name: str) -> Job:
-        return Job(tmp_path, quick=True, progress=lambda done, total: told.append(name))
+        return Job(tmp_path / name, quick=True, progress=lambda done, total: reports.append(name))
 
-    first, second = subject(watching("a")), subject(watching("b"))
-    assert first == second and hash(first) == hash(second) and first.model is second.model
-    first.progress(1, 2)
-    second.progress(2, 2)
-    assert told[-2:] == ["a", "b"]
+    first, second = watching("a"), watching("b")
+    assert first == second and hash(first) == hash(second) and first != replace(second, seed=1)
+    assert subject(first) is subject(second) is prompted(first)
+    effects.effects.cache_clear()
+    measured = [effects.effects(job, "S-inhibition") for job in (first, second)]
+    assert measured[0] is measured[1] and reports and set(reports) == {"a"}
 
 
 # -- networks ------------------------------------------------------------------------------------------------------
@@ -159,10 +160,10 @@ def test_a_failing_trace_is_not_a_silent_prompt(organism: Model, monkeypatch: py
     monkeypatch.setattr(network, "trace_svt", broken)
     monkeypatch.setattr(answers, "_fires", lambda *args: True)
     with pytest.raises(KeyholeError, match="not rebuilt"):
-        network._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
+        network.network_of(a_subject(organism, {"name mover": ((1, 6),)}))
     monkeypatch.setattr(answers, "_fires", lambda *args: False)
     with pytest.raises(KeyholeError, match="fires in these 8 prompts"):
-        network._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
+        network.network_of(a_subject(organism, {"name mover": ((1, 6),)}))
 
 
 def test_tokens_are_called_by_the_role_at_or_right_before_them(organism: Model) -> None:
@@ -177,7 +178,7 @@ def test_tokens_are_called_by_the_role_at_or_right_before_them(organism: Model) 
 def test_contributions_are_added_up_by_the_role_of_the_written_token(organism: Model) -> None:
     """Against a plain look at the circuits; a head that fires on two sources has written once."""
     seen = a_subject(organism, {"name mover": ((1, 6),)})
-    found = network._traced.__wrapped__(seen, "singular")
+    found = network.network_of(seen)
     totals, times = Counter[Any](), Counter[Any]()
     traced = several = 0
     for example in seen.examples:
@@ -410,13 +411,13 @@ def test_prompts_without_a_push_are_counted(organism: Model, monkeypatch: pytest
         return trace_svt(run, *args, **options)
 
     monkeypatch.setattr(answers, "trace_svt", refuses)
-    traced = answers.answers_of.__wrapped__(seen)
+    traced = answers.answers_of(seen)
     assert traced.skipped == 1 and len(traced.traced) == LEAST - 1
     assert "In 1 of 8 prompts no writer pushes towards IO" in traced.note
 
 
 def test_signals_are_those_of_singular_vector_tracing(organism: Model) -> None:
-    traced = answers.answers_of.__wrapped__(a_subject(organism, {})).traced
+    traced = answers.answers_of(a_subject(organism, {})).traced
     answer = max(traced, key=lambda one: sum(one.writers.values()))
     assert answer.circuit.parameters.method == "svt" and answer.circuit.parameters.threshold == 0.25
     for head in answer.writers:
@@ -428,15 +429,15 @@ def test_signals_are_those_of_singular_vector_tracing(organism: Model) -> None:
 
 def test_a_published_model_is_traced_from_its_name_movers(organism: Model) -> None:
     seen = a_subject(organism, {"name mover": ((1, 6),)})
-    seen = replace(seen, asked=replace(seen.asked, model="gpt2"), threshold=0.1)
-    traced = answers.answers_of.__wrapped__(seen)
+    seen = replace(seen, source="gpt2", threshold=0.1)
+    traced = answers.answers_of(seen)
     assert traced.traced and all(one.circuit.parameters.seeds == "given" for one in traced.traced)
     for answer in traced.traced:
         (place,) = answer.circuit.parameters.start
         run = answer.run
         assert place == (1, 6, len(run) - 1, answer.example.position(run, "IO"))
     assert "from the name movers that fire on IO" in traced.note
-    silent = answers.answers_of.__wrapped__(replace(seen, threshold=0.999))
+    silent = answers.answers_of(replace(seen, threshold=0.999))
     assert silent.traced == () and "In 8 of 8 prompts no name mover fires on IO" in silent.note
 
 
@@ -481,7 +482,7 @@ def test_models_without_signals_are_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_talk_prompts_of_a_real_model_are_published_and_fitted(tmp_path: Path) -> None:
     """SmolLM2 answers none of the generator's own years, whose last two digits are one token of the organism."""
-    traced = signals._circuits.__wrapped__(Job(tmp_path, model=str(SMOLLM2), quick=True).asked)
+    traced = signals._circuits.__wrapped__(Job(tmp_path, model=str(SMOLLM2), quick=True))
     assert traced.prompts["ioi"] == "the first 3 of 256 published indirect objects (mixed)"
     assert traced.prompts["greater than"].endswith("in single tokens of the model, asked for the tens of a year")
     assert traced.right["greater than"] == 3 and len(traced.circuits["greater than"]) == 3
@@ -491,9 +492,8 @@ def test_talk_prompts_of_a_real_model_are_published_and_fitted(tmp_path: Path) -
 
 def test_signals_are_removed_in_all_prompts(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts: list[int | None] = []
-    monkeypatch.setattr(Subject, "runs", lambda self, most=None: prompts.append(most) or [])
-    monkeypatch.setattr(effects, "answers_of", answers.answers_of.__wrapped__)  # not what was kept of other tests
-    assert effects._effects.__wrapped__(a_subject(organism, {}), (1, 4), "S2") == () and prompts == [None]
+    monkeypatch.setattr(Subject, "runs", lambda self, most=None, progress=None: prompts.append(most) or [])
+    assert answers.answers_of(a_subject(organism, {})).traced == () and prompts == [None]
 
 
 def test_a_stand_in_loses_its_signals_in_some_circuits_and_says_so(

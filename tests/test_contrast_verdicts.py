@@ -31,8 +31,7 @@ from keyhole_papers.cc import (
     DRAWS,
     Points,
     Subject,
-    boxes,
-    categories,
+    clouds,
     held_out,
     payload,
     payload_grids,
@@ -43,14 +42,13 @@ from keyhole_papers.cc import (
     subspaces,
     swaps,
 )
-from keyhole_papers.cc.boxes import Attributed, Row, Sweep, Swept
-from keyhole_papers.cc.categories import Categories, Clusters
+from keyhole_papers.cc.clouds import Aligned, Categories, Clusters, Unprojected
 from keyhole_papers.cc.payload import Cell, Grid, Printed, Ranks, Setting
 from keyhole_papers.cc.payload_grids import Phases, Recovered
 from keyhole_papers.cc.payload_scores import Interactions
 from keyhole_papers.cc.payload_shapes import Shape, Shapes
-from keyhole_papers.cc.subspaces import Aligned, Meeting, Subspaces, Unprojected
-from keyhole_papers.cc.swaps import Swapped, Swaps, held
+from keyhole_papers.cc.subspaces import Meeting, Subspaces, Sweep, Swept
+from keyhole_papers.cc.swaps import Attributed, Row, Swapped, Swaps, held
 from keyhole_papers.experiment import Choices, Experiment, Job
 from keyhole_papers.results import Result, read_results
 from keyhole_papers.runner import reproduce
@@ -121,9 +119,9 @@ def test_heads_in_the_printed_noise_need_less_accuracy_and_an_early_stop(trained
     assert not payload.are_trained([dataclasses.replace(noisy, trained=noisy.settings.max_steps)])
     settings = dataclasses.replace(noisy.settings, noise=0.01)
     assert not payload.as_printed([dataclasses.replace(noisy, settings=settings)]) and payload.as_printed([noisy])
-    text = payload.told_training([noisy])
+    text = payload.training_note([noisy])
     assert "as printed" in text and "noise and maps of standard Gaussians" in text and "partly at most" not in text
-    usual = payload.told_training([head])
+    usual = payload.training_note([head])
     assert "noise 0.01 instead of 1" in usual and "partly at most" in usual
 
 
@@ -350,7 +348,7 @@ def test_most_heads_must_hold_and_contrasts_be_real() -> None:
 
 
 def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
-    study = studied(Job(tmp_path, quick=True).asked, "lists")
+    study = studied(Job(tmp_path, quick=True), "lists")
     head = study.selected[0]
     real = swaps.swapped(study, head, seed=0)
     assert held(real, "lists") == "all" and real.short.low > 0
@@ -361,7 +359,7 @@ def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
 
 
 def test_pairs_are_those_of_the_study(tmp_path: Path) -> None:
-    study = studied(Job(tmp_path, quick=True).asked, "lists")
+    study = studied(Job(tmp_path, quick=True), "lists")
     head = study.selected[0]
     whole = next(effect for effect in study.swaps[head] if effect.name == "category")
     moved, _ = swaps._shifts(study, head, whole, 0)
@@ -412,10 +410,10 @@ def test_clusters_must_exceed_random_subspaces() -> None:
         found = dataclasses.replace(Clusters((0, 0), 5, 1.0, [0.7, 0.9], 1.0, [3], 0.01), **changes)
         record = Categories(about("cc-fig6b"), [*THIRTEEN], 400, False, [found], NOWHERE)
         fewer = dataclasses.replace(record, kinds=record.kinds[:12])
-        assert categories.findings(fewer).verdict in ("partly", "not")  # of fewer categories than published
-        assert "13 of the paper's 13 categories; 400 lists instead" in categories.findings(record).note
-        assert "without female names, of which" in categories.findings(fewer).note
-        return categories.findings(record).verdict
+        assert clouds.findings(fewer).verdict in ("partly", "not")  # of fewer categories than published
+        assert "13 of the paper's 13 categories; 400 lists instead" in clouds.findings(record).note
+        assert "without female names, of which" in clouds.findings(fewer).note
+        return clouds.findings(record).verdict
 
     assert judged() == "reproduced"
     assert judged(p=0.06) == "partly"  # related categories are no nearer than any
@@ -426,24 +424,24 @@ def test_clusters_must_exceed_random_subspaces() -> None:
 def test_related_categories_are_near_where_shuffled_ones_are_not() -> None:
     kinds = sorted(THIRTEEN)
     pairs = [(a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :]]
-    related = [pair for pair in pairs if pair in categories._RELATED]
+    related = [pair for pair in pairs if pair in clouds._RELATED]
     assert len(related) == 8 and ("animals", "birds") in related and ("animals", "fish") not in related
-    places, p = categories.nearness([*related, *(pair for pair in pairs if pair not in related)])
+    places, p = clouds.nearness([*related, *(pair for pair in pairs if pair not in related)])
     assert places == [*range(1, 9)] and p < 0.001
-    far, p_far = categories.nearness([*(pair for pair in pairs if pair not in related), *related])
+    far, p_far = clouds.nearness([*(pair for pair in pairs if pair not in related), *related])
     assert far == [*range(71, 79)] and p_far > 0.99
-    assert categories.nearness([("sports", "vehicles")])[0] == []
+    assert clouds.nearness([("sports", "vehicles")])[0] == []
 
 
 def test_categories_are_the_papers(organism: Model) -> None:
     assert len(THIRTEEN) == 13 and set(FIVE) < set(THIRTEEN)
     words = [word for own in THIRTEEN.values() for word in own]
     assert len(set(words)) == len(words) == 13 * 8  # a word has one kind
-    assert [*categories.kinds_of(organism)] == ["animals", "fruits", "liquids", "vehicles", "countries", "sports"]
+    assert [*clouds.kinds_of(organism)] == ["animals", "fruits", "liquids", "vehicles", "countries", "sports"]
 
 
 def test_categories_of_a_real_tokenizer_are_single_tokens(smollm2: Model) -> None:
-    kinds = categories.kinds_of(smollm2)
+    kinds = clouds.kinds_of(smollm2)
     assert [*kinds] == [*THIRTEEN]
     assert all(len(text_ids(smollm2, f"- {word}")) == 2 for own in kinds.values() for word in own)
     assert sum(map(len, kinds.values())) == 103  # judo is two tokens
@@ -481,7 +479,7 @@ def test_single_categories_span_the_printed_subspace(organism: Model) -> None:
 def test_as_printed_is_run_and_kept_apart(tmp_path: Path) -> None:
     """Toys in unit noise on the printed grid, filter heads in the span of single categories, uncentred ranks."""
     ids, how = ["cc-fig2", "cc-fig6a", "cc-fig6b", "cc-fig16", "svf-thm3"], Choices(as_printed=True)
-    usual, printed = (reproduce(ids, tmp_path, quick=True, choices=choices) for choices in (Choices(), how))
+    usual, printed = (reproduce(ids, tmp_path, choices, quick=True) for choices in (Choices(), how))
     keys = {f"{id}{kind} --quick" for id in ids[:4] for kind in ("", " --as-printed")} | {"svf-thm3 --quick"}
     assert set(read_results(tmp_path)) == keys and usual["svf-thm3"] == printed["svf-thm3"]
     assert not {path for id in ids[:4] for path in usual[id].figures} & {
@@ -496,7 +494,7 @@ def test_as_printed_is_run_and_kept_apart(tmp_path: Path) -> None:
     assert "6 of the paper's 13 categories" in usual["cc-fig6b"].note
     assert "Ranks of uncentred contrasts are judged, as printed" in printed["cc-fig16"].note
     with pytest.raises(KeyholeError, match="--as-printed changes nothing in svf-thm3: leave it out, or run items of"):
-        reproduce(["svf-thm3"], tmp_path, choices=how)
+        reproduce(["svf-thm3"], tmp_path, how)
 
 
 def test_uncentred_ranks_are_judged_as_printed() -> None:
@@ -510,10 +508,10 @@ def test_uncentred_ranks_are_judged_as_printed() -> None:
 
 
 def test_words_are_held_out(tmp_path: Path) -> None:
-    model = studied(Job(tmp_path, quick=True).asked, "lists").test.model
+    model = studied(Job(tmp_path, quick=True), "lists").test.model
     whole = lists_contrast(model, 20)
-    kept = categories.only(whole, {"dog", "apple", "water", "car", "France"})
-    words = {categories._word(kept, site) for s in kept.samples for site in (*s.positive, *s.negative)}
+    kept = clouds.only(whole, {"dog", "apple", "water", "car", "France"})
+    words = {clouds._word(kept, site) for s in kept.samples for site in (*s.positive, *s.negative)}
     assert words <= {"dog", "apple", "water", "car", "France"} and len(kept.samples) < len(whole.samples)
 
 
@@ -523,7 +521,7 @@ def test_explained_rows_must_exceed_random_ones() -> None:
     good = Attributed(about("cc-fig10"), (1, 6), 9, rows, ["."], drawn, [0])
 
     def judged(**changes: Any) -> str:
-        return boxes.logits(dataclasses.replace(good, **changes)).verdict
+        return swaps.logits(dataclasses.replace(good, **changes)).verdict
 
     assert judged() == "reproduced"
     controls = ({"random": 0.8}, {"random_lexical": 3.0}, {"order": 2.1}, {"wrong": -0.1}, {"random_wrong": 0.5})
@@ -554,7 +552,7 @@ def test_both_ranks_of_most_heads_must_stop_growing() -> None:
     rising = swept((1, 2, 3, 4), (1, 2, 3, 4))
 
     def judged(order: list[Swept], lexical: list[Swept], **changes: Any) -> str:
-        return boxes.ranks(Sweep(about("cc-fig16", **changes), 400, {"order": order, "lexical": lexical})).verdict
+        return subspaces.ranks(Sweep(about("cc-fig16", **changes), 400, {"order": order, "lexical": lexical})).verdict
 
     assert judged([flat, other], [flat, flat]) == "reproduced"
     assert judged([flat, flat], [flat, flat]) == "partly"  # heads do not differ
@@ -568,7 +566,7 @@ def test_a_mere_difference_of_means_is_told_and_shows_nothing(tmp_path: Path) ->
     job = Job(tmp_path, quick=True)
     assert subject(job, "boxes", "cc-fig9").mere == ["order"]  # of the organism: all queries prefer the same places
     assert subject(job, "lists", "cc-fig7").mere == []
-    outcome = boxes.RUNS["cc-fig16"](job)
+    outcome = subspaces.RUNS["cc-fig16"](job)
     assert outcome.state == "needs a model"
     head = head_name(subject(job, "boxes", "cc-fig16").heads[0])
     assert f"{head} uncentred 1, 1, 1; {head} mean shift 1.00; " in outcome.measured
@@ -592,7 +590,7 @@ def test_order_must_be_shown_and_things_hidden() -> None:
     shown, hidden = shares(0.6, 0.5, 0.4), shares(0.3, 0.9, 0.5)
 
     def judged(order: Aligned, lexical: Aligned) -> str:
-        return subspaces.unprojected(Unprojected(about("cc-fig17"), {"order": order, "lexical": lexical})).verdict
+        return clouds.unprojected(Unprojected(about("cc-fig17"), {"order": order, "lexical": lexical})).verdict
 
     assert judged(shown, hidden) == "reproduced"
     assert judged(shown, shown) == judged(hidden, hidden) == "partly" and judged(hidden, shown) == "not"
@@ -608,12 +606,12 @@ def test_models_are_compared_by_their_whole_name() -> None:
 
 def test_a_model_is_loaded_once(tmp_path: Path) -> None:
     job = Job(tmp_path, quick=True)
-    assert studied(job.asked, "lists").test.model is studied(job.asked, "boxes").test.model
-    assert held_out(job.asked, "boxes")["lexical"].model is studied(job.asked, "boxes").test.model
+    assert studied(job, "lists").test.model is studied(job, "boxes").test.model
+    assert held_out(job, "boxes")["lexical"].model is studied(job, "boxes").test.model
 
 
 def test_heads_are_selected_on_other_prompts(tmp_path: Path) -> None:
-    study = studied(Job(tmp_path, quick=True).asked, "lists")
+    study = studied(Job(tmp_path, quick=True), "lists")
     assert len(study.selected) == 3 and study.passed
     fit, test = (set(map(str, one.resolved.contrast.prompts)) for one in (study.fits["category"], study.test))
     assert not fit & test

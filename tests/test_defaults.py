@@ -41,12 +41,14 @@ from keyhole.lab.payload_task import Latents
 from keyhole.lab.svf import SVFSettings
 from keyhole.models.run import Run
 from keyhole.naming import naming as naming_name
-from keyhole.naming.corpus import gather as naming_where
 from keyhole.naming.llm import Patience
 from keyhole.naming.naming import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
+from keyhole.qk.controls import RotationSettings
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
+from keyhole.settings.measuring import SufficientSettings
+from keyhole.settings.naming import NameSettings, WhereSettings
 from keyhole.store.engines import EngineName
 from keyhole.studies.comparison.compare import compare as comparison_compare
 from keyhole.studies.curves.curves import curves as measure_curves
@@ -65,7 +67,7 @@ from keyhole.tracing.trace import trace, trace_many
 from keyhole.tracing.why import explain, signal_vector
 from keyhole_papers.catalogue import Paper
 from keyhole_papers.command import reproduce as reproduce_command
-from keyhole_papers.experiment import Choices, Dtype
+from keyhole_papers.experiment import Choices
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),
@@ -77,8 +79,10 @@ SAME = [
     (circuits.trace, trace, {"target", "against"}),
     (circuits.trace, trace_svt, {"target", "against", "metric"}),
     (circuits.trace, Run.trace, {"target", "against"}),
-    (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
-    (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
+    (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual"}),
+    (circuits.trace, sufficient, {"target", "against"}),
+    (circuits.trace, SufficientSettings, {"level", "both_signs"}),
+    (look.channels, RotationSettings, {"draws", "basis"}),
     (circuits.trace, Circuit.effects, {"like", "counterfactual", "text"}),
     (backups, Circuit.backups, {"like", "counterfactual"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
@@ -99,11 +103,11 @@ SAME = [
     (discover, survey, {"bos"}),
     (discover, SurveySettings, {"centre", "seed"}),
     (discover, DiscoverySettings, {"centre", "rank", "nonlinearity", "seed"}),
-    (name_command, naming_name.seek, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
+    (name_command, NameSettings, {"most", "random", "tokens", "seed", "folder"}),
     (name_command, Namers, {"explainer", "judge", "questions", "transcript", "price", "yes"}),
-    (reproduce_command, Choices, {"dtype", "as_printed", "revisions"}),
+    (reproduce_command, Choices, {"dtype", "device", "as_printed", "revisions", "quick", "seed"}),
     (reproduce_command, Namers, {"explainer", "judge", "yes"}),
-    (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
+    (where, WhereSettings, {"top", "length", "tokens", "seed"}),
     (
         contrast,
         StudySettings,
@@ -128,9 +132,8 @@ def test_defaults_agree(command: Callable[..., Any], function: Callable[..., Any
 
 def test_settings_have_the_same_defaults() -> None:
     seek, name = defaults(naming_name.seek), defaults(naming_name.name)
-    assert {key: name[key] for key in seek} == seek and name["explainer"].__name__ == defaults(name_command)[
-        "explainer"
-    ]
+    assert {key: name[key] for key in seek} == seek
+    assert name["explainer"].__name__ == defaults(name_command)["explainer"]
     assert (defaults(name_command)["llm_tries"], defaults(name_command)["llm_per_minute"]) == (
         Patience().tries,
         Patience().per_minute,
@@ -175,7 +178,6 @@ def test_choices_are_the_librarys() -> None:
         "Granularity": get_args(Granularity),
         "ExplainerName": get_args(ExplainerName),
         "JudgeName": get_args(JudgeName),
-        "Dtype": get_args(Dtype),
     }.items():
         assert get_args(getattr(options, name)) == of_library, name
     for wordings in (BOXES_WORDINGS, LISTS_WORDINGS):

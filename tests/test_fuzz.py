@@ -35,12 +35,12 @@ from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import read_contrast
 from keyhole.features.sae import read_dictionary
 from keyhole.models.gguf import require_whole
-from keyhole.naming.attached import from_json as naming_from_json
-from keyhole.naming.attached import to_json as naming_to_json
-from keyhole.naming.explain.candidates import Name
+from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
 from keyhole.naming.record import Named, Naming
-from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.record import from_json as naming_from_json
+from keyhole.naming.record import to_json as naming_to_json
+from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import Shown
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text

@@ -90,10 +90,9 @@ def test_trained_models_are_kept(quick: Callable[[str], Result]) -> None:
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_real_model_gets_the_published_prompts(quick: bool, tmp_path: Path, smollm2: Model) -> None:
     """All of them: the paper's 256, or the first eight of these."""
-    asked = Job(tmp_path, model=str(SMOLLM2), quick=quick).asked
-    prompts = ioi_studies._prompts(asked, smollm2)
-    assert list(prompts.examples) == published_ioi(8 if quick else 256, design="mixed")
-    assert prompts.about == f"{'the first 8 of ' if quick else ''}256 published indirect objects (mixed)"
+    of_job = ioi_studies.prompted(Job(tmp_path, model=str(SMOLLM2), quick=quick))
+    assert list(of_job.examples) == published_ioi(8 if quick else 256, design="mixed")
+    assert of_job.prompts.about == f"{'the first 8 of ' if quick else ''}256 published indirect objects (mixed)"
 
 
 def test_figures_on_a_real_model_run_the_published_prompts(
@@ -103,13 +102,14 @@ def test_figures_on_a_real_model_run_the_published_prompts(
     monkeypatch.setattr(ioi_studies, "loaded", lambda *args: smollm2)
     monkeypatch.setattr(ioi_studies, "heads_by_role", lambda *args: given.append(args[2]) or {})
     monkeypatch.setattr(ioi_studies, "sparse_study", lambda model, texts, **options: texts)
-    asked, first = Job(tmp_path, model=str(SMOLLM2), quick=True).asked, published_ioi(8, design="mixed")
-    seen = ioi_studies._subject.__wrapped__(asked)
-    assert list(seen.examples) == first
-    assert ioi_studies._measured.__wrapped__(asked).ioi == [one.text for one in first]
+    job, first = Job(tmp_path, model=str(SMOLLM2), quick=True, seed=1), published_ioi(8, seed=1, design="mixed")
+    assert list(ioi_studies.prompted(job).examples) == first
+    assert ioi_studies.measured.__wrapped__(job) == [example.text for example in first]
+    ioi_studies.prompted.cache_clear()
+    assert given
     for roles in given:  # other prompts than those that measure, in the same wordings
-        assert len(roles) == 32 and {one.labels["wordings"] for one in roles} == {"published"}
-        assert not {one.text for one in roles} & {one.text for one in published_ioi(256, design="mixed")}
+        assert len(roles) == 32 and {example.labels["wordings"] for example in roles} == {"published"}
+        assert not {example.text for example in roles} & {each.text for each in published_ioi(256, design="mixed")}
 
 
 def test_what_a_note_says_of_prompts_and_roles() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from commands import keyhole as command
 from keyhole import KeyholeError
-from keyhole.naming.attached import load_naming
 from keyhole.naming.llm import Endpoint
 from keyhole.naming.llm.endpoint import KEYS
 from keyhole.naming.llm.post import Answered, post
+from keyhole.naming.record import load_naming
 from misbehaving import RULE, Body, Said, Server, completion, knows_the_rule, serving
 
 FEW = ("--most", "3", "--random", "2", "--tokens", "2000", "--llm-model", "tiny", "--llm-tries", "1")
@@ -79,14 +79,16 @@ def test_a_model_names_and_rules_judge_or_the_other_way(tmp_path: Path) -> None:
         assert len(server.bodies) == 5 and found["explainer"] == "tiny"  # three signals, two random directions
         tests = [test for signal in found["signals"] for test in signal["tests"] if test["kind"] == "detection"]
         assert tests and all(test["unanswered"] == 0 for test in tests)  # by rule
-        assert max(test["asked"] for test in tests) > 20
+        assert max(test["questions"] for test in tests) > 20
     with serving(words) as server:
         other = json.loads(ask(server, tmp_path, "--judge", "llm", "--json").stdout)["naming"]
         assert other["explainer"] == "statistics" and all(
             "Rule: " in b["messages"][1]["content"] for b in server.bodies
         )
         top = [t for s in other["signals"] for t in s["tests"] if (t["kind"], t["of"]) == ("detection", "top")]
-        assert top and all(test["right"] == test["asked"] / 2 and test["asked"] <= 20 for test in top)  # always no
+        assert top and all(
+            test["right"] == test["questions"] / 2 and test["questions"] <= 20 for test in top
+        )  # always no
         kinds = {test["kind"] for signal in other["signals"] for test in signal["tests"]}
         assert kinds == {"detection", "fuzzing", "intruder", "examples"}  # the others stay a rule's
 

@@ -22,18 +22,17 @@ from keyhole.models.tokens import text_ids
 from keyhole.naming.corpus import gather as gathering
 from keyhole.naming.corpus.corpus import chunks
 from keyhole.naming.corpus.gather import gather, where
-from keyhole.naming.corpus.kept import NEVER, ROW, Kept, mixed, nth, salt, tickets, which
-from keyhole.naming.corpus.state import Amounts
+from keyhole.naming.corpus.state import NEVER, ROW, Amounts, Kept, mixed, nth, salt, tickets, which
+from keyhole.naming.naming import random_subjects
 from keyhole.naming.subjects import (
     channel_subjects,
     contrast_subjects,
     discovered_subjects,
     opposite,
-    random_subjects,
     signal_subjects,
     store_subjects,
 )
-from keyhole.naming.subjects.stored import read_what
+from keyhole.naming.subjects.operands import read_what
 from keyhole.naming.subjects.subject import Examples, Shown, Subject, paired
 from keyhole.qk.firings import dynamic_tau
 from keyhole.qk.omega import omega
@@ -281,17 +280,17 @@ def test_bad_subjects_and_amounts_are_refused() -> None:
     model = tiny_model("gpt2")
     one = subjects_of(model, 1)[0]
     for subjects, reason in [
-        ([], "nothing to find"),
-        ([one, one], "two subjects are called 's0'"),
-        ([replace(one, head=(0, 9))], "head 0.9, which"),
+        ([], "no subjects to find"),
+        ([one, one], "2 subjects have the id 's0'"),
+        ([replace(one, head=(0, 9))], "no head 0.9"),
         ([replace(one, query=one.query[:3], key=one.key[:3])], "directions of 3"),
         ([replace(one, key=one.key * math.nan)], "NaN"),
     ]:
         with pytest.raises(KeyholeError, match=reason):
             gather(model, subjects, texts_of(model, 3))
-    with pytest.raises(KeyholeError, match="-1 examples"):
+    with pytest.raises(KeyholeError, match="top is -1 examples"):
         Amounts(top=-1)
-    with pytest.raises(KeyholeError, match="0 tokens"):
+    with pytest.raises(KeyholeError, match="tokens is 0, but should be at least 1"):
         gather(model, [one], texts_of(model, 3), tokens=0)
     with pytest.raises(KeyholeError, match="no tokenizer: give a corpus of token ids"):
         gather(model, [one])
@@ -427,7 +426,7 @@ def test_channels_have_two_signs_and_sum_to_scores(organism: Model) -> None:
     assert [one.id for one in both[:4]] == ["3.1:0", "3.1:0-", "3.1:1", "3.1:1-"]
     scores = torch.zeros(len(run), len(run))
     for one in both[::2]:
-        sigma = omega(organism, 3).sigma[1, int(one.about["channels"])]
+        sigma = omega(organism, 3).sigma[1, one.about["channels"][0]]
         scores += sigma * torch.outer(record.q[1] @ one.query, record.k[1] @ one.key)
     torch.testing.assert_close(
         scores * record.rule.scaling, record.scores([1], range(len(run)))[0], rtol=1e-3, atol=1e-3
@@ -490,7 +489,7 @@ def test_features_are_named_in_the_frame_of_scores_alone(organism: Model) -> Non
     assert len(subjects) == 2 * feature.rank and subjects[0].kind == "contrast"
     torch.testing.assert_close(subjects[0].query, feature.U[:, 0].float())
     llama, there = tiny_model("llama"), replace(feature, head=(1, 1))
-    with pytest.raises(KeyholeError, match="turns with positions"):
+    with pytest.raises(KeyholeError, match="depends on the position"):
         contrast_subjects(llama, [there], "relative")
     assert contrast_subjects(llama, [there], "post_rope")
     with pytest.raises(KeyholeError, match=r"no head 3\.9"):
@@ -543,11 +542,11 @@ def test_operands_name_heads_channels_and_edges(organism: Model, circuit: keyhol
     torch.testing.assert_close(found.query, subject.query)
     target = next(i for i, one in enumerate(circuit.edges) if one.side == "target")
     for text, reason in [
-        ("3", "is no head such as 3.1"),
-        ("3.1:x", "is no head such as 3.1"),
+        ("3", "a head such as 3.1"),
+        ("3.1:x", "a head such as 3.1"),
         ("3.1:99", "has channels 0 to 15"),
         (f"{tmp_path}/mary.json#9999", "and not #9999"),
-        (f"{tmp_path}/mary.json#{target}", "is no signal into a head"),
+        (f"{tmp_path}/mary.json#{target}", "is not a signal into a head"),
         (f"{tmp_path}/none.json#1", "there is no file"),
     ]:
         with pytest.raises(KeyholeError, match=reason):

@@ -16,10 +16,17 @@ from conftest import tiny_model
 from keyhole import KeyholeError
 from keyhole.features.contrast.finding import Feature
 from keyhole.features.contrast.found import FoundHead
-from keyhole.naming.attached import load_naming
+from keyhole.naming.record import load_naming
 from keyhole.naming.subjects import contrast_subjects
-from keyhole.naming.subjects.files import load_subjects, save_subjects
-from keyhole.naming.subjects.stored import feature_subjects, made_by, read, read_what, subjects_of
+from keyhole.naming.subjects.operands import (
+    feature_subjects,
+    load_subjects,
+    made_by,
+    open_nameable,
+    read_what,
+    save_subjects,
+    subjects_of,
+)
 from keyhole.naming.subjects.subject import Subject
 from test_naming_planted import line, side_of
 from test_naming_planted import read as read_texts
@@ -39,7 +46,7 @@ def planted() -> Subject:
     x = read_texts()
     query, asks, _ = line(x.queries[0][2], side_of(RULE, "dest"))
     key, offers, _ = line(x.keys[0][2], side_of(RULE, "src"))
-    return Subject("0.2 discovered 0", "discovered", (0, 2), query, key, asks, offers, {"feature": "0"})
+    return Subject("0.2 discovered 0", "discovered", (0, 2), query, key, asks, offers, {"feature": 0})
 
 
 class OneHead(FoundHead):
@@ -76,7 +83,7 @@ def test_a_planted_feature_goes_through_a_file_and_is_named_there(tmp_path: Path
                 *(b.id, b.kind, b.head, b.query_offset, b.key_offset),
                 b.about,
             )
-    assert made_by(f"{path}#1") == made_by(read(path)) == stored.model
+    assert made_by(f"{path}#1") == made_by(open_nameable(path)) == stored.model
     told = command("name", str(path), "--random", "0", "--tokens", "6000", "--out", "n.json", folder=tmp_path)
     assert told.returncode == 0, told.stderr
     named = load_naming(tmp_path / "n.json").signals[0]
@@ -85,7 +92,7 @@ def test_a_planted_feature_goes_through_a_file_and_is_named_there(tmp_path: Path
     places = json.loads(
         command("where", "features.json#0", "--tokens", "3000", "--json", "--lens", folder=tmp_path, timeout=60).stdout
     )
-    assert places["what"] == planted().id and places["shown"] and places["lens"]["dest"]["tokens"][0][0] == "to"
+    assert places["id"] == planted().id and places["shown"] and places["lens"]["dest"]["tokens"][0][0] == "to"
     assert all(one["tokens"][one["dest"]].strip() == "to" for one in places["shown"])
 
 
@@ -132,6 +139,21 @@ def test_bad_requests_are_one_line(args: list[str], says: str, tmp_path: Path) -
     assert told.returncode == 2 and says in " ".join(told.stderr.split()) and "Traceback" not in told.stderr
 
 
+def test_files_of_schema_1_had_numbers_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    save_subjects([planted()], model(), path)
+    document = json.loads(path.read_text())
+    about = {"channels": "2,5", "coordinates": "+0.6000,-0.8000", "side": "dest", "prompts": "7", "also": "a; b"}
+    document["schema"], document["subjects"][0]["about"] = 1, about
+    path.write_text(json.dumps(document))
+    numbers = {"channels": (2, 5), "coordinates": (0.6, -0.8), "side": "dest", "prompts": 7, "also": ("a", "b")}
+    assert load_subjects(path).subjects[0].about == numbers
+    document["subjects"][0]["about"] = {**about, "prompts": "many"}
+    path.write_text(json.dumps(document))
+    with pytest.raises(KeyholeError, match="holds no features that can be read"):
+        load_subjects(path)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -143,7 +165,7 @@ def test_bad_requests_are_one_line(args: list[str], says: str, tmp_path: Path) -
         ({"key_offset": None}, "key_offset is None, which is no number"),
         ({"head": [0]}, r"subjects\[0\].head is \[0\], which is no list of 2"),
         ({"kind": "thing"}, "kind is 'thing', which is none of signal"),
-        ({"about": {"a": 1}}, "no text"),
+        ({"about": {"a": 1}}, "about is .*should have exactly the keys also"),
         ({"id": "turned"}, "same id"),
     ],
 )

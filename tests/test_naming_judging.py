@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, fisher_exact, mannwhitneyu
 
 from keyhole import KeyholeError, Model
-from keyhole.naming.attached import from_json, load_naming, save_naming, to_json
 from keyhole.naming.explain import lens, statistics, tokens_alone
-from keyhole.naming.explain.candidates import Name, pairs_of
 from keyhole.naming.explain.language import (
     AFTER,
     KINDS,
@@ -37,11 +35,13 @@ from keyhole.naming.explain.language import (
     kinds,
     true_of,
 )
-from keyhole.naming.explain.over_represented import parse, render, rule
+from keyhole.naming.explain.over_represented import pairs_of
+from keyhole.naming.explain.sentences import Name, parse, render, rule
 from keyhole.naming.judge import judge as scores
 from keyhole.naming.judge.judge import RULES, Answer, beyond, by_embedding, nearest, odd_one_out, rule_judge, shuffled
 from keyhole.naming.judge.questions import Asking, Halves, Marked, Posed, Question, mixed, pose, split
-from keyhole.naming.record import Naming, by_model, name_signals
+from keyhole.naming.record import Naming, by_model, from_json, load_naming, save_naming, to_json
+from keyhole.naming.signals import name_signals
 from keyhole.naming.subjects.subject import HARD, Examples, Shown, Subject
 from keyhole.stats import at_least, benjamini_hochberg, fisher
 from planted_signals import corpus, noise, pairs, planted
@@ -246,7 +246,7 @@ def test_scores_against_slow_ones() -> None:
     assert found is not None
     table = Counter((one.truth, a.yes) for one, a in zip(posed, answers, strict=True))
     hits, misses, alarms, rest = (table[t, y] for t, y in ((True, True), (True, False), (False, True), (False, False)))
-    assert (found.asked, found.unanswered, found.right) == (20, 2, hits + rest)
+    assert (found.questions, found.unanswered, found.right) == (20, 2, hits + rest)
     assert found.accuracy == (hits + rest) / 20
     assert (found.precision, found.recall) == (hits / (hits + alarms), hits / (hits + misses))
     assert found.p == pytest.approx(fisher_exact([[hits, misses], [alarms, rest]], alternative="greater").pvalue)
@@ -261,7 +261,7 @@ def test_scores_against_slow_ones() -> None:
 def test_intruders_are_judged_against_one_in_five() -> None:
     posed = [Posed(Question("intruder", (Marked(TEXT, 3, 1),) * 5), i % 5, "random") for i in range(6)]
     found = scores.tested(posed, [Answer(choice=0)] * 5 + [Answer()], "top")
-    assert found is not None and (found.asked, found.unanswered, found.right) == (6, 1, 1)
+    assert found is not None and (found.questions, found.unanswered, found.right) == (6, 1, 1)
     assert found.p == pytest.approx(1 - 0.8**5) and found.auc is found.precision is found.recall is None
 
 
@@ -291,7 +291,7 @@ def test_questions_are_fair(kind: Any, of: Any) -> None:
         if not posed and (kind, of) == ("fuzzing", "all"):  # few texts of any decile have a wrong src, too
             continue
         assert posed != pose(kind, halves, of, Asking(), seed=1)
-        seen = {one.tokens for one in halves.seen}
+        seen = {one.tokens for one in halves.explained}
         asked = [one.question for one in posed]
         assert all(text.tokens not in seen for question in asked for text in question.texts)
         assert all(pair.tokens in seen for question in asked for pair, _ in question.known)
@@ -362,7 +362,7 @@ def test_neither_explainer_nor_judge_sees_the_others_texts() -> None:
 
     naming = name_signals(plants()[:1], explainer, {"detection": judge, "fuzzing": judge}, controls=False)
     assert explained and judged and not explained & judged
-    assert {(one.kind, one.of) for one in naming.signals[0].tests} == set(naming.asked())
+    assert {(one.kind, one.of) for one in naming.signals[0].tests} == set(naming.question_kinds())
     assert {one.name for one in fields(Marked)} == {"tokens", "dest", "src"}  # no value, no pick, no chunk
     assert {one.name for one in fields(Question)} == {"kind", "texts", "known"}  # no truth
 
@@ -592,7 +592,7 @@ def test_names_are_stored_and_read_back(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("schema",), 2),
+        (("schema",), 3),
         (("naming", "seed"), "0"),
         (("naming", "signals", 0, "kind"), "guess"),
         (("naming", "signals", 0, "name", "text"), 3),

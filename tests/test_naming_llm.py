@@ -35,7 +35,8 @@ from keyhole.naming.llm.asking import explain_request, judge_request, read_answe
 from keyhole.naming.llm.endpoint import KEYS, Reply, Request, about_tokens, chance, read_reply
 from keyhole.naming.llm.post import client, send, send_all
 from keyhole.naming.naming import Namers, require_namers
-from keyhole.naming.record import Naming, name_signals
+from keyhole.naming.record import Naming
+from keyhole.naming.signals import name_signals
 from keyhole.naming.subjects.subject import HARD, Examples, Shown, Subject
 from misbehaving import RULE, Body, Said, Server, completion, document, failure, knows_the_rule, serving
 
@@ -497,7 +498,7 @@ def test_a_model_that_knows_the_rule_passes_and_one_that_refuses_never_does(tmp_
     with talking(tmp_path, refuses) as (talk, _):
         found = with_model(talk, naming)
         test = found.signals[0].test()
-        assert test is not None and (test.unanswered, test.right, test.p) == (test.asked, 0, 1)
+        assert test is not None and (test.unanswered, test.right, test.p) == (test.questions, 0, 1)
         assert {one.outcome(kind) for one in found.signals for kind in ("detection", "intruder")} == {"fails"}
 
 

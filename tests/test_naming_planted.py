@@ -18,14 +18,15 @@ from keyhole.models.stacks import Seen, visit
 from keyhole.models.tokens import Encoded
 from keyhole.naming.corpus.corpus import chunks
 from keyhole.naming.corpus.gather import gather
-from keyhole.naming.explain.candidates import Name
 from keyhole.naming.explain.language import holds
-from keyhole.naming.explain.over_represented import parse, statistics
+from keyhole.naming.explain.over_represented import statistics
+from keyhole.naming.explain.sentences import Name, parse
 from keyhole.naming.judge import judge
 from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, beyond, corrected, rule_judge
 from keyhole.naming.judge.questions import Asking, Marked
 from keyhole.naming.naming import randoms
-from keyhole.naming.record import Naming, name_signals
+from keyhole.naming.record import Naming
+from keyhole.naming.signals import name_signals
 from keyhole.naming.subjects.subject import Examples, Shown, Subject
 from keyhole.stats import at_least
 

@@ -16,31 +16,27 @@ from keyhole.faithfulness.story import story_text
 from keyhole.naming import cues
 from keyhole.naming.attached import (
     edge_names,
-    from_json,
     head_names,
     ids_beside,
-    load_naming,
     marked_text,
     name_of,
     named_edges,
     parts,
     require_same_model,
     subject_again,
-    to_json,
 )
 from keyhole.naming.cues import BREAKS, EXTRA, apart, break_cue, broken
-from keyhole.naming.explain.candidates import Name
 from keyhole.naming.explain.language import holds
-from keyhole.naming.explain.over_represented import parse
+from keyhole.naming.explain.sentences import Name, parse
 from keyhole.naming.figure import names_page
 from keyhole.naming.judge import judge
 from keyhole.naming.judge.questions import Marked
 from keyhole.naming.naming import name, randoms
-from keyhole.naming.record import Named, Naming
+from keyhole.naming.record import Named, Naming, from_json, load_naming, to_json
 from keyhole.naming.representatives import cues_of, side_by_side
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
-from keyhole.naming.subjects.stored import subjects_of
-from keyhole.naming.subjects.subject import Shown, Subject, alike, distinct, same_direction
+from keyhole.naming.subjects.operands import subjects_of
+from keyhole.naming.subjects.subject import About, Shown, Subject, alike, distinct, same_direction
 from keyhole.report import Report, Section, Spans, Table, as_html
 from keyhole.tasks import ioi
 from keyhole.tasks.example import piece_after
@@ -85,13 +81,11 @@ def fires(text: str) -> Holds:
 def test_every_writer_into_one_channel_is_one_subject_up_to_sign() -> None:
     """By the slow way: the sign of what each edge puts into its one channel."""
     found = signal_subjects(circuit())
-    single = [one for one in found if "," not in one.about["channels"]]
+    single = [one for one in found if len(one.about["channels"]) == 1]
     kept = distinct(single)
-    truth = {(one.head, one.about["channels"], one.about["coordinates"][0]) for one in single}
+    truth = {(one.head, one.about["channels"], one.about["coordinates"][0] > 0) for one in single}
     assert len(single) > len(kept) == len(truth)
-    told = [
-        sum(one.id == i or i in one.about.get("also", "").split("; ") for one in kept) for i in (s.id for s in single)
-    ]
+    told = [sum(one.id == i or i in one.about.get("also", ()) for one in kept) for i in (s.id for s in single)]
     assert told == [1] * len(single)  # nobody is lost, and nobody told twice
 
 
@@ -103,7 +97,7 @@ def test_distinct_keeps_the_first_and_tells_signs_heads_and_offsets_apart() -> N
     bent = replace(one, id="bent", key=one.key.flip(0))
     kept = distinct([one, turned, twice, moved, elsewhere, bent])
     assert [s.id for s in kept] == ["3.1:4", "3.1:4-", "moved", "elsewhere", "bent"]
-    assert kept[0].about["also"] == "again" and "also" not in kept[1].about
+    assert kept[0].about["also"] == ("again",) and "also" not in kept[1].about
     assert not same_direction(one, turned) and same_direction(one, twice)
 
 
@@ -116,19 +110,19 @@ def test_same_and_alike_have_their_thresholds() -> None:
 
     assert same_direction(one, turned(0.9995)) and not same_direction(one, turned(0.998))
     assert len(distinct([one, turned(0.998)])) == 2 and len(distinct([one, turned(0.9995)])) == 1
-    about = {"channels": "2,5", "coordinates": "+1.0000,+0.0000", "side": "dest"}
+    about = About(channels=(2, 5), coordinates=(1.0, 0.0), side="dest")
     named = Named("a", "signal", (3, 1), about, Name("src is a name", ""), (), ())
     only = replace(naming(), signals=(named,))
-    near, far = ({**about, "coordinates": text} for text in ("+0.9200,+0.3919", "+0.8800,+0.4750"))
+    near, far = ({**about, "coordinates": pair} for pair in ((0.92, 0.3919), (0.88, 0.475)))
     assert only.of(replace(one, about=near)) is named and only.of(replace(one, about=far)) is None
 
 
 def test_both_sides_of_one_channel_are_the_same_direction_and_of_several_are_not() -> None:
-    one = {"channels": "2,5", "coordinates": "+0.6000,+0.8000", "side": "dest"}
-    assert alike(one, {**one, "coordinates": "+0.8000,+0.6000"}) == pytest.approx(0.96)
+    one = About(channels=(2, 5), coordinates=(0.6, 0.8), side="dest")
+    assert alike(one, {**one, "coordinates": (0.8, 0.6)}) == pytest.approx(0.96)
     assert alike(one, {**one, "side": "src"}) == 0
-    assert alike(one, {**one, "channels": "2,6"}) == 0 and alike(one, {}) == 0
-    single = {"channels": "2", "coordinates": "-1.0000", "side": "dest"}
+    assert alike(one, {**one, "channels": (2, 6)}) == 0 and alike(one, {}) == 0
+    single = About(channels=(2,), coordinates=(-1.0,), side="dest")
     assert alike(single, {**single, "side": "src"}) == 1
 
 
@@ -153,7 +147,7 @@ def test_random_directions_are_of_the_same_heads_and_no_two_alike() -> None:
 
 def test_a_name_gives_its_direction_back() -> None:
     for one in signal_subjects(circuit())[:20]:
-        named = Named(one.id, one.kind, one.head, dict(one.about), Name(None, ""), (), ())
+        named = Named(one.id, one.kind, one.head, one.about, Name(None, ""), (), ())
         made = subject_again(model(), named)
         assert torch.allclose(made.query, one.query, atol=2e-3) and torch.allclose(made.key, one.key, atol=2e-3)
     with pytest.raises(KeyholeError, match="not stored"):
@@ -195,7 +189,7 @@ def test_every_named_edge_has_the_name_of_its_own_direction() -> None:
 
 def test_the_opposite_sign_has_no_such_name() -> None:
     one = channel_subjects(model(), (3, 1), [4])[0]
-    named = Named(one.id, one.kind, one.head, dict(one.about), Name("src is a name", ""), (), ())
+    named = Named(one.id, one.kind, one.head, one.about, Name("src is a name", ""), (), ())
     only = replace(naming(), signals=(named,))
     assert only.of(one) is named and only.of("3.1:4") is named
     assert only.of(channel_subjects(model(), (3, 1), [4])[1]) is None and only.of("3.1:4-") is None
@@ -233,11 +227,11 @@ def test_tree_story_and_page_show_names_and_nothing_without() -> None:
 
 
 def test_a_head_is_told_by_its_most_frequent_names_that_passed() -> None:
-    rows = [("a", "5", "src is a name", (0.001, 0.001)), ("b", "9", "src is a place", (0.001, 0.001))]
+    rows = [("a", 5, "src is a name", (0.001, 0.001)), ("b", 9, "src is a place", (0.001, 0.001))]
     rows += [
-        ("c", "99", "no", (0.9, 0.001)),
-        ("d", "4", "src is a name", (0.001, 0.001)),
-        ("e", "50", "yes", (0.001, 1)),
+        ("c", 99, "no", (0.9, 0.001)),
+        ("d", 4, "src is a name", (0.001, 0.001)),
+        ("e", 50, "yes", (0.001, 1)),
     ]
     blank = Named("", "signal", (3, 1), {}, Name(None, ""), (), ())
     signals = [judged(replace(blank, id=i, about={"prompts": n}), text, *p) for i, n, text, p in rows]
@@ -409,7 +403,7 @@ def test_the_command_tells_sides_and_cues_as_json_too(store: keyhole.store.Store
     found = json.loads(told.stdout)
     assert found["by"] == "order" and [one["group"] for one in found["sides"]] == ["order=ABBA", "order=BABA"]
     named = load_naming(tmp_path / "n.json")
-    assert {"schema": 1, "naming": found["naming"]} == json.loads((tmp_path / "n.json").read_text())
+    assert {"schema": 2, "naming": found["naming"]} == json.loads((tmp_path / "n.json").read_text())
     sides = side_by_side(store, named, model(), by="order")
     assert found["sides"] == json.loads(json.dumps([one.plain for one in sides]))
     edges = [edge for one in found["sides"] for edge in one["edges"]]

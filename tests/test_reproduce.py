@@ -28,7 +28,7 @@ from keyhole.lab.payload import PayloadSettings, trained_heads
 from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.load import load
 from keyhole_papers import runner
-from keyhole_papers.catalogue import CATALOGUE, PAPERS, published
+from keyhole_papers.catalogue import CATALOGUE, PAPERS, published, resolve
 from keyhole_papers.cc import Subject, studied
 from keyhole_papers.command import reproduce as command
 from keyhole_papers.experiment import (
@@ -46,7 +46,7 @@ from keyhole_papers.experiment import (
 from keyhole_papers.finding import TOY, Findings
 from keyhole_papers.report import counts, items, summary, to_html, to_markdown, write_report
 from keyhole_papers.results import Result, read_results, write_results
-from keyhole_papers.runner import Task, experiments, reproduce, resolve
+from keyhole_papers.runner import Task, experiments, reproduce
 
 FIGURES = {"svf": range(1, 21), "svt": range(1, 29), "cc": range(1, 21)}
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -294,11 +294,11 @@ def test_models_do_not_replace_each_other(tmp_path: Path) -> None:
 
 def test_ways_of_running_do_not_replace_each_other(tmp_path: Path) -> None:
     """Each dtype, printed settings and so on have a result and pictures; who does not heed one keeps its own."""
-    heard: list[Choices] = []
+    heard: list[Job] = []
 
     def heeding(state: Any, picture: bytes, heeds: frozenset[Heeded]) -> Attempt:
         def measure(job: Job) -> bytes:
-            heard.append(job.choices)
+            heard.append(job)
             return picture
 
         class Tried(Experiment[bytes]):
@@ -323,8 +323,9 @@ def test_ways_of_running_do_not_replace_each_other(tmp_path: Path) -> None:
     pictures = {key: (tmp_path / one.figures[0]).read_bytes() for key, one in kept.items()}
     assert pictures["cc-fig2"] == b"a0" and pictures["cc-fig2 --as-printed"] == b"a2"
     assert len(set(pictures.values())) == 5
-    usual = Choices()
-    assert heard == [usual, usual, half, Choices(as_printed=True), Choices(dtype="bfloat16")]  # cc-fig2 reads no model
+    usual, printed = ("float32", False), ("float32", True)
+    ways = [(job.dtype, job.as_printed) for job in heard]
+    assert ways == [usual, usual, ("float16", False), printed, ("bfloat16", False)]  # cc-fig2 reads no model
     assert results["cc-fig9"] == kept["cc-fig9 --dtype bfloat16"]
     table, page = to_markdown(kept), to_html(kept, tmp_path)
     assert "With the stand-in: partly." in page and "With the stand-in (--dtype bfloat16): partly." in page
@@ -414,9 +415,9 @@ def test_a_model_is_loaded_once_for_all_experiments() -> None:
 def test_an_items_model_computes_in_the_dtype_that_is_chosen(tmp_path: Path, dtype: Dtype) -> None:
     (result,) = reproduce(["svf-fig8a"], tmp_path, quick=True, choices=Choices(dtype=dtype)).values()
     assert result.state == "quick" and result.settings["dtype"] == dtype
-    asked = Job(tmp_path, quick=True, choices=Choices(dtype=dtype)).asked
+    job = Job(tmp_path, quick=True, dtype=dtype)
     assert loaded(None, None, dtype).hf.dtype == getattr(torch, dtype)
-    assert studied(asked, "lists").test.model.hf.dtype == getattr(torch, dtype)
+    assert studied(job, "lists").test.model.hf.dtype == getattr(torch, dtype)
 
 
 def test_only_the_published_model_reproduces() -> None:
@@ -424,7 +425,7 @@ def test_only_the_published_model_reproduces() -> None:
         return Subject(id, model, "a model", (), True, {})
 
     llama, organism = about("cc-fig9", "/models/Llama-3.1-8B-Instruct"), about("cc-fig9", None)
-    assert llama.published and not about("cc-fig20", llama.asked).published and not organism.published
+    assert llama.published and not about("cc-fig20", llama.source).published and not organism.published
     verdicts = [one.verdict(holds) for one in (llama, organism) for holds in (True, False)]
     assert verdicts == ["reproduced", "not", "partly", "needs a model"]
 

@@ -28,11 +28,11 @@ from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
 from keyhole.models import load
-from keyhole.naming.attached import edge_names, save_naming
-from keyhole.naming.explain.candidates import Name
+from keyhole.naming.attached import edge_names
+from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
-from keyhole.naming.record import Named, Naming
-from keyhole.naming.subjects.files import signal_subjects
+from keyhole.naming.record import Named, Naming, save_naming
+from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import distinct
 from keyhole.qk.firings import find_firings, head_map
 from keyhole.store import Outcome
@@ -754,7 +754,7 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     tests = (passes, replace(passes, passing=0.5), replace(passes, corrected=0.5))  # the last one fails
     texts = ("dest is </script>", "dest is a number", "src is a name")
     named = [
-        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), (test,), ())
+        Named(one.id, one.kind, one.head, one.about, Name(text, "hand"), (test,), ())
         for one, text, test in zip(subjects, texts, tests, strict=True)
     ]
     path = tmp_path / "names.json"
@@ -763,7 +763,7 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     with serving(Given(names=path)) as own, own.client() as client:
         assert client.get("/api/hello").json()["names"] is True
         told = ask(client, "names", prompt=PROMPT, target=["Mary"])
-        first, second, third = (told["edges"].get(one.about["edge"]) for one in subjects)
+        first, second, third = (told["edges"].get(str(one.about["edge"])) for one in subjects)
         assert first == {"text": "dest is </script>"} and third is None  # what fails is no name
         assert second == {"text": "dest is a number (above chance, not so here)"}
         known = edge_names(circuit, naming).items()
@@ -796,18 +796,18 @@ def test_compare(client: httpx.Client, run: keyhole.Run) -> None:
 
 def test_where(client: httpx.Client, organism: keyhole.Model, run: keyhole.Run) -> None:
     from keyhole.naming.corpus.gather import where
-    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.operands import read_what
 
     told = ask(client, "where", what="3.1:0", tokens=2000, top=3)
     assert told == plain(
         {**asdict(where(organism, read_what(organism, "3.1:0"), tokens=2000, top=3)), "model": "organism"}
     )
     heard = ask(client, "where", **FIRING, side="dest", signal=0, tokens=2000, top=3)
-    assert heard["what"] == "3.6 dest 3 <- mlp 0" and len(heard["shown"]) == 3
+    assert heard["id"] == "3.6 dest 3 <- mlp 0" and len(heard["shown"]) == 3
     circuit = run.trace()
     number = next(i for i, edge in enumerate(circuit.edges) if edge.side == "src")
     edge = ask(client, "where", circuit={"prompt": PROMPT}, edge=number, tokens=2000, top=3)
-    assert edge["what"].endswith(f"#{number}")
+    assert edge["id"].endswith(f"#{number}")
     assert "is no signal" in refused(client, "where", circuit={"prompt": PROMPT}, edge=0)
     assert "keyhole where" in refused(client, "where", what="/etc/passwd#1")
 

@@ -15,9 +15,16 @@ from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Baseline, Measuring
 from keyhole.cli.name import NamedModel
 from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
+from keyhole.qk.controls import RotationOptions, RotationSettings
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
 from keyhole.settings.generation import GenerateSettings
-from keyhole.settings.measuring import PairSettings
+from keyhole.settings.measuring import (
+    PairSettings,
+    StoryOptions,
+    StorySettings,
+    SufficientOptions,
+    SufficientSettings,
+)
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
 from keyhole.studies.curves.settings import CurveSettings
@@ -120,7 +127,7 @@ def test_keywords_change_settings() -> None:
     )
 
 
-@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("record", [*RECORDS, SufficientSettings, StorySettings, RotationSettings])
 def test_every_field_has_its_default_and_a_line_of_help(record: type) -> None:
     for choice in choices_of(record):
         assert choice.default is not MISSING and choice.about["help"].endswith((".", "?")), choice.name
@@ -144,6 +151,15 @@ def test_options_have_the_defaults_of_the_records() -> None:
     assert seen == set(RECORDS)
 
 
-def test_keywords_of_a_trace_are_the_fields_of_its_settings() -> None:
-    hints = get_type_hints(TraceSettings)
-    assert get_type_hints(TraceOptions) == {choice.name: hints[choice.name] for choice in choices_of(TraceSettings)}
+@pytest.mark.parametrize(
+    ("record", "keywords"),
+    [
+        (TraceSettings, TraceOptions),
+        (SufficientSettings, SufficientOptions),
+        (StorySettings, StoryOptions),
+        (RotationSettings, RotationOptions),
+    ],
+)
+def test_keywords_of_functions_are_the_fields_of_their_settings(record: type, keywords: type) -> None:
+    hints = get_type_hints(record)
+    assert get_type_hints(keywords) == {choice.name: hints[choice.name] for choice in choices_of(record)}

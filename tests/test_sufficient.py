@@ -17,10 +17,11 @@ from keyhole.circuits.records import Sufficient
 from keyhole.faithfulness.effects import circuit_edges, effects, faithfulness, kept_on_others, measure
 from keyhole.faithfulness.search import LEAST_GAP, Search, search, small_gap
 from keyhole.faithfulness.shares import MaskedQuestion, Shares
-from keyhole.faithfulness.sufficient import Chosen, searched, sufficient
+from keyhole.faithfulness.sufficient import searched, sufficient
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, as_ground, only
 from keyhole.faithfulness.wiring import Reach, Reader
 from keyhole.lab.known import Known, build, compare
+from keyhole.settings.measuring import SufficientSettings
 from keyhole.store.manifest import spread
 from keyhole.studies.comparison.score import Score
 from keyhole.tasks import greater_than, induction, ioi
@@ -358,7 +359,7 @@ def test_searches_together_find_what_each_finds_alone(organism: Model) -> None:
     questions = [question_of(organism, example) for example in alike[:3]]
     answer = questions[1].metric.targets
     questions[1] = replace(questions[1], metric=replace(questions[1].metric, against=answer))
-    for i, (one, found) in enumerate(searched(questions, Chosen())):
+    for i, (one, found) in enumerate(searched(questions, SufficientSettings())):
         if i == 1:
             assert isinstance(found, KeyholeError) and "cannot be shared out" in str(found)
             continue

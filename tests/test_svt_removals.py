@@ -15,7 +15,8 @@ from keyhole.features.sae import edge_vector
 from keyhole.intervene import Cut, edge_cut, intervene, parallel, random_cut, serial, side_cut
 from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.removal import Metric, head_delta, residual_delta
-from keyhole.naming.subjects import random_subjects, signal_subjects
+from keyhole.naming.naming import random_subjects
+from keyhole.naming.subjects import signal_subjects
 from keyhole.naming.subjects.subject import alike
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega

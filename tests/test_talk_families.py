@@ -24,21 +24,23 @@ from keyhole.studies.comparison.signals import Aggregated, Place, compare_aggreg
 from keyhole.studies.families import Agreement, Level, agreements, averages, clusters, jaccard
 from keyhole.tasks import ioi, published_ioi
 from keyhole.tasks.example import Example
+from keyhole_papers import talk
 from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.results import Verdict
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.svt import LEAST
-from keyhole_papers.talk import families, groups, names, orders
-from keyhole_papers.talk.families import Prompts, Split, tells_of
-from keyhole_papers.talk.groups import Mixed, Representatives, stood_for
+from keyhole_papers.talk import Prompts, families, names, orders, representatives
+from keyhole_papers.talk.families import Mixed, Split, tells_of
 from keyhole_papers.talk.orders import Compared, Removed, shuffled_of
+from keyhole_papers.talk.representatives import Representatives, stood_for
 from planted import planted
 from tiny import Sizes, tiny
 
 pytestmark = pytest.mark.xdist_group("talk families")  # their studies are made once
-MODULES = (groups, families, orders)
-RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
+MODULES = (families, orders, representatives)
+OTHERS = ("talk-20", "talk-21")  # of names: test_talk_names has them
+RUNS: dict[str, Attempt] = {id: run for mod in MODULES for id, run in mod.RUNS.items() if id not in OTHERS}
 POSITIVE = ("reproduced", "partly")
 GPT2, PYTHIA, OTHER = (
     Prompts(name, 100, 99, 98, "100 prompts") for name in ("gpt2", "EleutherAI/pythia-160m", "a/stand-in")
@@ -102,7 +104,7 @@ def shuffled(truth: np.ndarray) -> dict[str, tuple[str, ...]]:
 
 def test_families_that_follow_the_order_of_names() -> None:
     own = split(2, by_order)
-    assert own(GPT2).believed
+    assert own(GPT2).separate
     assert verdicts("talk-14", own) == SHOWN
     assert verdicts("talk-15", own, real=PYTHIA) == NOTHING
     assert families.found_wording(own(GPT2)).verdict == "needs a model"  # GPT-2 says nothing of Pythia
@@ -118,7 +120,7 @@ def test_families_that_follow_the_wording() -> None:
 @pytest.mark.parametrize(("k", "values"), [(2, shuffled), (1, by_order), (1, by_wording)])
 def test_nothing_follows_shuffled_labels_or_one_family(k: int, values: Any) -> None:
     own = split(k, values)
-    assert own(GPT2).believed == (k == 2)
+    assert own(GPT2).separate == (k == 2)
     assert verdicts("talk-14", own) == verdicts("talk-15", own, real=PYTHIA) == NOTHING
 
 
@@ -179,10 +181,10 @@ def test_averages_mix_families() -> None:
     assert verdicts("talk-13", mixed(3, believed=False)) == verdicts("talk-13", mixed(0)) == NOTHING
     whole, *others = own(GPT2).averages
     for core in (replace(whole, held=1.0), replace(whole, nearest=1.0)):  # a prompt has all of it, or is it
-        assert groups.found_average(Mixed(GPT2, True, (core, *others))).verdict == "not"
+        assert families.found_average(Mixed(GPT2, True, (core, *others))).verdict == "not"
     family, random, *rest = others
     for odd in (replace(family, union=10 * family.union), replace(family, typical=random.typical)):
-        assert groups.found_average(Mixed(GPT2, True, (whole, odd, random, *rest))).verdict == "not"
+        assert families.found_average(Mixed(GPT2, True, (whole, odd, random, *rest))).verdict == "not"
 
 
 def test_random_groups_are_no_families() -> None:
@@ -383,12 +385,12 @@ def untrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def anything(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Wrong answers are traced, too, as if they were right."""
-    monkeypatch.setattr(families, "TRACING", Tracing(through="heads", wrong="keep"))
-    monkeypatch.setattr(families, "_WHERE", {"status": "circuit"})
-    monkeypatch.setattr(families, "_FEWEST", 10)  # many of their circuits have no head
-    monkeypatch.setattr(families, "require_solved", lambda *args, **options: None)
+    monkeypatch.setattr(talk, "TRACING", Tracing(through="heads", wrong="keep"))
+    monkeypatch.setattr(talk, "_WHERE", {"status": "circuit"})
+    monkeypatch.setattr(talk, "_FEWEST", 10)  # many of their circuits have no head
+    monkeypatch.setattr(talk, "require_solved", lambda *args, **options: None)
     yield
-    families._study.cache_clear()
+    talk.study.cache_clear()
     orders.compared_of.cache_clear()
 
 
@@ -401,8 +403,8 @@ def test_untrained_models_are_refused(untrained: str, tmp_path: Path) -> None:
 def test_untrained_models_show_nothing(untrained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every runner to its end, also where answers count as right; each study is made once."""
     saved, made = keep_saved(monkeypatch), []
-    traced = families.bulk
-    monkeypatch.setattr(families, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
+    traced = talk.bulk
+    monkeypatch.setattr(talk, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
     for id, run in RUNS.items():
         assert isinstance(run, Experiment)
         job = Job(tmp_path / id, model=untrained, quick=True)
@@ -434,22 +436,22 @@ def test_families_are_of_all_published_prompts(tmp_path: Path, monkeypatch: pyte
         asked.append(prompts)
         raise KeyholeError("enough")
 
-    monkeypatch.setattr(families, "bulk", stop)
-    real = Job(tmp_path, model=str(SMOLLM2)).asked
-    for study_of in (lambda: families._study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
+    monkeypatch.setattr(talk, "bulk", stop)
+    real = Job(tmp_path, model=str(SMOLLM2))
+    for study_of in (lambda: talk.study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
         with pytest.raises(KeyholeError, match="enough"):
             study_of()
     assert list(asked[0]) == published_ioi(3000)
     assert {one.labels["wordings"] for one in asked[1]} == {"published"} and len(asked[1]) == 600
     with pytest.raises(KeyholeError, match="enough"):
-        families._study.__wrapped__(Job(tmp_path).asked)
+        talk.study.__wrapped__(Job(tmp_path))
     assert list(asked[2]) == ioi(3000, design="balanced", held_out=True)
 
 
 def test_few_right_answers_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "_FEWEST", 61)
+    monkeypatch.setattr(talk, "_FEWEST", 61)
     with pytest.raises(MissingModelError, match=r"the built-in organism answers 5\d of 60 prompts right"):
-        families._study.__wrapped__(Job(tmp_path, quick=True).asked)
+        talk.study.__wrapped__(Job(tmp_path, quick=True))
 
 
 def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
@@ -458,4 +460,4 @@ def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
     assert set(RUNS) == {f"talk-{i}" for i in (13, 14, 15, 16, 17, 18, 26)}
     assert all(found[id] is run and CATALOGUE[id].later is None and CATALOGUE[id].needs for id, run in RUNS.items())
     tasks = [Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run) for id, run in RUNS.items()]
-    assert {task.family for task in tasks} == {"keyhole_papers.talk.families"}
+    assert {task.family for task in tasks} == {"keyhole_papers.talk"}

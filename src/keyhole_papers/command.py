@@ -2,28 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keyhole import show
 from keyhole.cli import name as namers
-from keyhole.cli.options import DtypeOption, ModelOption, Paper
+from keyhole.cli.from_record import from_records
+from keyhole.cli.options import Paper
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
+from keyhole_papers import Running
 
 if TYPE_CHECKING:
     from keyhole_papers.experiment import Choices
     from keyhole_papers.results import Result
-
-_AS_PRINTED = "Take settings exactly as the paper prints them, where the usual ones depart; items of cc may take hours."
-_REVISIONS = (
-    "Checkpoints of --model for items about training, such as step1000,step8000, or all. Default: those of the item."
-)
-_DEVICE = (
-    "Device of models and of trained singular-vector toys, such as cuda; payload heads stay on the CPU. "
-    "Default: the CPU."
-)
 
 _MERGE = (
     "Folder of results measured elsewhere, which are taken over first, the later of two; repeatable. Default: none."
@@ -33,6 +26,7 @@ _MARKDOWN = (
 )
 
 
+@from_records()
 def reproduce(
     ids: Annotated[
         list[str] | None,
@@ -46,17 +40,11 @@ def reproduce(
     paper: Annotated[
         Paper | None, typer.Option(help="Take only items of this paper, or of the talk. Default: of all.")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Take seconds per item, to see that it runs; without a verdict.")
-    ] = False,
+    *,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results. Default: reproduction; with --quick, reproduction-quick.")
     ] = None,
-    model: ModelOption = None,
-    dtype: DtypeOption = "float32",
-    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None,
-    revisions: Annotated[str | None, typer.Option(help=_REVISIONS)] = None,
-    as_printed: Annotated[bool, typer.Option("--as-printed", help=_AS_PRINTED)] = False,
+    how: Running,
     explainer: namers.ExplainerOption = "statistics",
     judge: namers.JudgeOption = "rule",
     llm: namers.UrlOption = None,
@@ -64,7 +52,6 @@ def reproduce(
     llm_key: namers.LlmKeyOption = None,
     llm_per_minute: namers.PerMinuteOption = None,
     yes: namers.YesOption = False,
-    seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished items again, training included.")] = False,
     jobs: Annotated[
         int, typer.Option(help="How many items are measured at the same time, in a process of one thread each.")
@@ -93,11 +80,11 @@ def reproduce(
         keyhole reproduce talk-19 --explainer llm --judge llm --llm http://localhost:8000/v1 --llm-model qwen --yes
     """
     from keyhole.naming.naming import Namers
+    from keyhole_papers.catalogue import resolve
     from keyhole_papers.experiment import Choices
     from keyhole_papers.report import require_writable
     from keyhole_papers.results import take_results
     from keyhole_papers.runner import reproduce as measure
-    from keyhole_papers.runner import resolve
 
     wanted = ["all"] if every or (not ids and (listed or paper)) else ids or []
     if listed:
@@ -106,31 +93,21 @@ def reproduce(
     if not wanted and not merge:
         raise KeyholeError("name the items to run, or all; `keyhole reproduce --list` shows them.")
     chosen = resolve(wanted, paper)  # before a folder is made
-    folder = out or Path("reproduction-quick" if quick else "reproduction")
+    folder = out or Path("reproduction-quick" if how.quick else "reproduction")
     require_writable(folder, markdown)
     for source in merge or []:
         take_results(source, require_folder(folder))
-    by = Namers(
-        explainer=explainer,
-        judge=judge,
-        url=llm,
-        model=llm_model,
-        key=llm_key,
-        per_minute=llm_per_minute,
-        yes=yes,
-    )
-    choices = Choices(dtype, as_printed, revisions, by)
-    options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
-    options["choices"] = choices
+    asking = {"explainer": explainer, "judge": judge, "url": llm, "model": llm_model, "key": llm_key}
+    choices = Choices(**vars(how), namers=Namers(**asking, per_minute=llm_per_minute, yes=yes))  # type: ignore[arg-type]
     try:
-        results = measure(chosen, folder, jobs=jobs, stage=show.progress_bar, **options) if chosen else {}
+        results = measure(chosen, folder, choices, fresh=fresh, jobs=jobs, stage=show.progress_bar) if chosen else {}
     except KeyholeError:  # a refusal: nothing was measured
         raise
     except BaseException:  # a stop: what was measured before it is reported
         _report(folder, markdown)
         raise
     _show(results, folder)
-    _tell_unheeded(chosen, choices)
+    _note_unheeded(chosen, choices)
     _report(folder, markdown)
     raise typer.Exit(int(any(result.state == "failed" for result in results.values())))
 
@@ -143,24 +120,24 @@ def _show(results: Mapping[str, "Result"], folder: Path) -> None:
     for id, result in results.items():
         other = kept[id]
         show.plain(f"{id:<10}  {result.said:<17}  {result.published.title}")
-        said = f"{result.remark}.\n{result.measured}" if result.remark else result.measured or result.note
-        for line in said.splitlines():
+        text = f"{result.remark}.\n{result.measured}" if result.remark else result.measured or result.note
+        for line in text.splitlines():
             show.plain(f"  {line}")
         if other.key != result.key or other.label != result.label:
             by = " ".join(options_of(other.settings)) or "a run without --model"
             show.plain(f"  The report shows what was kept before: {other.said}, by {by}.")
 
 
-def _tell_unheeded(ids: list[str], choices: "Choices") -> None:
-    """Say of a choice which of the items it did not change."""
+def _note_unheeded(ids: list[str], choices: "Choices") -> None:
+    """Note which of the items a choice did not change."""
     from keyhole_papers.catalogue import CATALOGUE
-    from keyhole_papers.experiment import option, unheeded
+    from keyhole_papers.experiment import option_of, unheeded
     from keyhole_papers.runner import experiments
 
     for name, left in unheeded([CATALOGUE[id] for id in ids], choices, experiments()).items():
         if left:
             named = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-            show.note(f"{option(name, choices)} changes nothing in {named}: run as usual.")
+            show.note(f"{option_of(name, choices)} changes nothing in {named}: run as usual.")
 
 
 def _report(folder: Path, markdown: Path | None) -> None:
@@ -183,10 +160,10 @@ def _list(ids: list[str]) -> None:
 
     runs = experiments()
     rows = []
-    for one in (CATALOGUE[id] for id in ids):
-        runnable = not (one.schematic or one.later) and (one.id in runs or one.same_as in runs)
-        state = "drawing" if one.schematic else "later" if one.later else "runs here" if runnable else "not yet"
-        rows.append((one.id, state, one.title, one.needs or ""))
+    for item in (CATALOGUE[id] for id in ids):
+        runnable = not (item.schematic or item.later) and (item.id in runs or item.same_as in runs)
+        state = "drawing" if item.schematic else "later" if item.later else "runs here" if runnable else "not yet"
+        rows.append((item.id, state, item.title, item.needs or ""))
     show.table(("item", "state", "title", "needs"), rows)
     here = sum(state == "runs here" for _, state, *_ in rows)
     show.plain(f"{len(ids)} items; {here} run here.")

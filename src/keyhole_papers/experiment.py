@@ -1,53 +1,40 @@
-"""What is an experiment, what is it given, and which ways of running are there?
+"""What is an experiment, which choices are there in running one, and which items does a choice change?
 
-How are items run, where there is more than one way? In which dtype, as printed, over which checkpoints, who names.
-
-Results of different choices are kept apart, and an item that a choice does not change is kept where it always is.
+Results of different choices are kept apart. An item that does not heed a choice is run, and kept, as usual.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 from matplotlib.figure import Figure
 
+from keyhole.cli.options import Dtype
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import save
+from keyhole.figures.style import BLUE, INK, blank, heading, save, tidy
 from keyhole.naming.naming import Namers, require_namers
 from keyhole.progress import Progress, silent
+from keyhole.stats import Interval
+from keyhole_papers import Running
 from keyhole_papers.catalogue import Published
 from keyhole_papers.finding import Findings
-from keyhole_papers.results import Result, options_of
+from keyhole_papers.results import Result, as_option, options_of
 
 if TYPE_CHECKING:
     import torch
 
     from keyhole.models.model import Model
 
-Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
 Heeded = Literal["as_printed", "revisions", "namers"]  # fields of Choices that change some items and not others
 AS_PRINTED: frozenset[Heeded] = frozenset({"as_printed"})
 REVISIONS: frozenset[Heeded] = frozenset({"revisions"})
 NAMERS: frozenset[Heeded] = frozenset({"namers"})
 Settings = dict[str, Any]  # what a result depends on
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What may be chosen. All items that read a model heed its dtype; of the rest, see `Experiment.heeds`."""
-
-    dtype: Dtype = "float32"  # numbers to compute with; auto: as the weights are stored
-    as_printed: bool = False  # with the settings that the paper prints, where the usual ones depart from them
-    revisions: str | None = None  # checkpoints of the model, by commas, or all; None: some that are known to exist
-    namers: Namers = field(default_factory=Namers)  # who names signals, and who judges the names
-
-
-AS_USUAL = Choices()
-_WHOM = {  # does a choice change?
+_CHANGED = {  # the items that a choice changes, in words
     "dtype": "items that read a model",
     "as_printed": "items of the paper on contrasts, such as cc-fig2",
     "revisions": "items that follow a training: svf-fig6b, svf-fig7, svf-fig8b, svf-fig20, svf-table2",
@@ -55,21 +42,48 @@ _WHOM = {  # does a choice change?
 }
 
 
-def heeded_of(one: Published, run: object, choices: Choices) -> Choices:
+@dataclass(frozen=True, kw_only=True)
+class Choices(Running):
+    """All that can be chosen. Items that read a model heed its dtype; for other choices see `Experiment.heeds`."""
+
+    namers: Namers = field(default_factory=Namers)  # who names signals, and who judges the names
+
+
+@dataclass(frozen=True)
+class Job(Choices):
+    """One experiment to run. Its pictures go into `folder`, which exists; what figures share lies beside it.
+
+    Jobs with the same choices are equal, so that a study which is cached by its job is made once for all figures.
+    """
+
+    folder: Path = field(compare=False)
+    progress: Progress = field(default=silent, compare=False, repr=False)
+
+
+AS_USUAL = Choices()
+Attempt = Callable[[Job], Result]  # at a published item; an Experiment, as a rule
+
+
+def job_of(choices: Choices, folder: Path) -> Job:
+    """An experiment with these choices."""
+    return Job(folder, **{each.name: getattr(choices, each.name) for each in fields(Choices)})
+
+
+def heeded_of(item: Published, run: object, choices: Choices) -> Choices:
     """The choices that change an item, which `run` measures; the others as usual."""
     heeds: frozenset[Heeded] = getattr(run, "heeds", frozenset())
     usual: Settings = {name: getattr(AS_USUAL, name) for name in get_args(Heeded) if name not in heeds}
-    if not one.needs:
-        usual["dtype"] = AS_USUAL.dtype
+    if not item.needs:
+        usual |= {"model": None, "dtype": AS_USUAL.dtype}
     return replace(choices, **usual)
 
 
 def unheeded(items: Sequence[Published], choices: Choices, runs: Mapping[str, object]) -> dict[str, list[str]]:
     """Ids of the items that an unusual choice does not change, by the name of the choice."""
-    kept = {one.id: heeded_of(one, runs.get(one.same_as or one.id), choices) for one in items}
+    heeded = {item.id: heeded_of(item, runs.get(item.same_as or item.id), choices) for item in items}
     return {
-        name: [id for id, own in kept.items() if getattr(own, name) != getattr(choices, name)]
-        for name in _WHOM
+        name: [id for id, kept in heeded.items() if getattr(kept, name) != getattr(choices, name)]
+        for name in _CHANGED
         if getattr(choices, name) != getattr(AS_USUAL, name)
     }
 
@@ -79,30 +93,28 @@ def require_heeded(items: Sequence[Published], choices: Choices, runs: Mapping[s
     for name, left in unheeded(items, choices, runs).items():
         if len(left) == len(items):
             named = left[0] if len(left) == 1 else f"any of {', '.join(left[:3])}{', ...' if len(left) > 3 else ''}"
-            raise KeyholeError(
-                f"{option(name, choices)} changes nothing in {named}: leave it out, or run {_WHOM[name]}."
-            )
+            flag = option_of(name, choices)
+            raise KeyholeError(f"{flag} changes nothing in {named}: leave it out, or run {_CHANGED[name]}.")
 
 
-def option(name: str, choices: Choices) -> str:
-    """A choice as the command line makes it.
+def option_of(name: str, choices: Choices) -> str:
+    """A choice as the command line spells it.
 
-    >>> option("dtype", Choices(dtype="float16"))
+    >>> option_of("dtype", Choices(dtype="float16"))
     '--dtype float16'
     """
     if name == "namers":
         return "--explainer llm" if choices.namers.explainer == "llm" else "--judge llm"
-    value = getattr(choices, name)
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value is True else f"{flag} {value}"
+    return as_option(name, getattr(choices, name))
 
 
-def settings_of(one: Published, choices: Choices, *, model: str | None, quick: bool, seed: int) -> Settings:
+def settings_of(item: Published, choices: Choices) -> Settings:
     """What a result depends on; toys do not depend on --model, and what is not run not on --quick."""
     from keyhole.version import __version__
 
-    runs, namers = not (one.schematic or one.later), choices.namers
-    settings = {"model": model if one.needs else None, "quick": quick and runs, "seed": seed, "keyhole": __version__}
+    runs, namers = not (item.schematic or item.later), choices.namers
+    model, quick = choices.model if item.needs else None, choices.quick and runs
+    settings = {"model": model, "quick": quick, "seed": choices.seed, "keyhole": __version__}
     unusual = {
         "dtype": choices.dtype if choices.dtype != AS_USUAL.dtype else None,
         "as_printed": choices.as_printed,
@@ -128,68 +140,32 @@ def _folder_name(text: str, whole: str) -> str:
     return f"-{name}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}" if whole else ""
 
 
-# What is an experiment told? Where to draw, which model to read, how, and how much time it may take.
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a study depends on; who watches it does not matter."""
-
-    model: str | None
-    device: str | None
-    quick: bool
-    seed: int
-    choices: Choices
-    progress: Progress = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One experiment to run. Its pictures go into `folder`, which exists; what figures share lies beside it."""
-
-    folder: Path
-    model: str | None = None  # a hub name, a folder, a .gguf file; None: what the experiment takes by itself
-    quick: bool = False  # seconds instead of minutes: enough to see that it runs, too little for a claim
-    device: str | None = None
-    seed: int = 0
-    progress: Progress = silent
-    choices: Choices = AS_USUAL
-
-    @property
-    def asked(self) -> Asked:
-        """What studies are made once for, whichever figure needs them first."""
-        return Asked(self.model, self.device, self.quick, self.seed, self.choices, self.progress)
-
-
-Attempt = Callable[[Job], Result]  # at a published item; an Experiment, as a rule
-
-
 @lru_cache(maxsize=1)  # a large model does not fit twice
 def loaded(model: str | None, device: str | None, dtype: Dtype) -> "Model":
-    """The model that is asked for, loaded once for all experiments on it."""
+    """A model, loaded once for all experiments on it."""
     from keyhole.models.load import load  # a list of experiments needs no transformers
 
     return load(model, device=device, dtype=torch_dtype(dtype))
 
 
 def torch_dtype(name: Dtype) -> "torch.dtype | Literal['auto']":
-    """What torch calls it; auto is transformers' word."""
+    """The dtype of this name; auto is transformers' word."""
     import torch
 
     return "auto" if name == "auto" else getattr(torch, name)  # type: ignore[no-any-return]
 
 
-def require_runnable(model: str | None, device: str | None, seed: int, choices: Choices) -> None:
+def require_runnable(choices: Choices) -> None:
     """Refuses what no experiment could run with, before any has begun."""
     from keyhole.lab.checkpoints import require_possible  # a list of experiments needs no transformers
 
     if choices.dtype not in get_args(Dtype):
         raise KeyholeError(f"there is no dtype {choices.dtype!r}: choose one of {', '.join(get_args(Dtype))}.")
     require_namers(choices.namers)
-    require_possible(model, device, seed, choices.revisions)
+    require_possible(choices.model, choices.device, choices.seed, choices.revisions)
 
 
-# What is an experiment? Three short functions: one measures, and its record is read as findings, and drawn.
+# An experiment is three short functions: one measures, and its record is read as findings, and drawn.
 
 Record = TypeVar("Record")
 
@@ -213,11 +189,50 @@ class Experiment(Generic[Record]):
         return self.result(self.measure(job), job.folder)
 
     def result(self, record: Record, folder: Path) -> Result:
-        """What a record comes to, with its pictures in a folder."""
-        found = self.findings(record)
-        return Result("", found.verdict, found.measured, found.numbers, drawn(self.draw(record), folder), found.note)
+        """The findings of a record, with its pictures in a folder."""
+        findings, figures = self.findings(record), self.draw(record)
+        pictures = tuple(save(figure, folder / f"{name}.png").name for name, figure in figures.items())
+        return Result("", findings.verdict, findings.measured, findings.numbers, pictures, findings.note)
 
 
-def drawn(figures: Mapping[str, Figure], folder: Path) -> tuple[str, ...]:
-    """Pictures saved in a folder: their names there."""
-    return tuple(save(figure, folder / f"{name}.png").name for name, figure in figures.items())
+# Pictures of papers look alike: panels under a heading, bars and dots with whiskers, clouds.
+
+
+def panels(
+    names: Iterable[str], title: str, size: tuple[float, float], *, x: str = "", y: str = "", sharey: bool = True
+) -> tuple[Figure, list[Any]]:
+    """A figure with a panel for each name, side by side; the first names the vertical axis."""
+    named, figure = list(names), blank(*size)
+    heading(figure, title)
+    axes = list(figure.subplots(1, len(named), sharey=sharey, squeeze=False)[0])
+    for axis, name in zip(axes, named, strict=True):
+        tidy(axis, name, x=x, y=y if axis is axes[0] else "")
+    return figure, axes
+
+
+def whiskers(axis: Any, means: Mapping[str, Interval], shades: Sequence[str], width: float) -> None:
+    """A bar for each mean, with its interval."""
+    for at, (mean, shade) in enumerate(zip(means.values(), shades, strict=True)):
+        axis.bar([at], [mean.mean], color=shade, width=width)
+        axis.plot([at, at], [mean.low, mean.high], color=INK, linewidth=1.2)
+    axis.axhline(0, color=INK, linewidth=0.8)
+
+
+def spreads(
+    rows: Mapping[str, Sequence[tuple[Interval, str]]], title: str, size: tuple[float, float], x: str
+) -> tuple[Figure, Any]:
+    """A line of dots with their intervals for each name, from above, each dot in its shade."""
+    figure, (axis,) = panels([""], title, (size[0], size[1] * len(rows) + 1.8), x=x)
+    for at, dots in enumerate(rows.values()):
+        for number, (spread, shade) in enumerate(dots):
+            height = at + 0.24 * (number - (len(dots) - 1) / 2)
+            axis.plot([spread.low, spread.high], [height] * 2, color=INK, linewidth=1)
+            axis.plot([spread.mean], [height], "o", color=shade, markersize=7)
+    axis.set_yticks(range(len(rows)), list(rows))
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    return figure, axis
+
+
+def cloud(axis: Any, x: Sequence[float], y: Sequence[float]) -> None:
+    """A point for each observation."""
+    axis.scatter(x, y, s=14, color=BLUE, alpha=0.5, linewidths=0)

@@ -1,14 +1,37 @@
-"""What is a claim here, and what stood in for what? All else follows from these.
+"""What is a claim here, and on what was it measured? A number, what was published of it, and whether that holds.
 
-What was a result measured on? Which model stood in for the published one, and which prompts it was asked.
+Verdict, text, numbers and note of a result all follow from its findings and their provenance.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
+from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.stats import Interval, as_text, interval, wilson, with_range
 from keyhole_papers.results import Numbers, Verdict
+
+NOT_MEASURED = "not measured"
+Claim = tuple[str, bool | None]  # in words, and whether it holds
+NO_CLAIM: Claim = "", None
+NO_CLAIMS: Mapping[str, Claim] = {}
+Value = str | float | int | Interval | Sequence[float] | Sequence[bool]
+
+
+def last_name(model: str | None) -> str:
+    """The name of a model without its organisation or folder.
+
+    >>> last_name("openai-community/GPT2/")
+    'gpt2'
+    """
+    return (model or "").rstrip("/").rpartition("/")[2].lower()
+
+
+def refuse(model: str | None, problem: str, advice: str, *, published: bool) -> NoReturn:
+    """Refuse to judge a model: another one is needed, unless this is the published one, which should not fail."""
+    text = f"{model or 'the built-in organism'} {problem}"
+    raise KeyholeError(f"{text}.") if published else MissingModelError(f"{text}: {advice}.")
 
 
 @dataclass(frozen=True)
@@ -19,7 +42,7 @@ class Provenance:
     'Prompts: 8 prompts. distilgpt2 stood in for GPT-2 small.'
     """
 
-    model: str | None  # as it was asked for; None: the organism, or a toy
+    model: str | None  # as it was given; None: the organism, or a toy
     real: bool  # is it the published one?
     published: str = "GPT-2 small"
     prompts: str = ""  # how many, and which
@@ -40,9 +63,9 @@ class Provenance:
         return " ".join(part for part in (prompts, self.heads, self.stood_in) if part)
 
     def verdict(self, holds: Sequence[bool], *, first: bool = True) -> Verdict:
-        """Half of what was published is a part of it; without `first`, what the rest depends on, or evidence, nothing.
+        """Half of the claims are a part; without `first`, which the others depend on, or without evidence, nothing.
 
-        Another model than the published one shows a part of it, no more; nor does it refute it.
+        Another model than the published one shows a part at most; nor does it refute anything.
         """
         half = first and len(holds) > 0 and 2 * sum(holds) >= len(holds)
         if self.real:
@@ -53,36 +76,25 @@ class Provenance:
 TOY = Provenance(None, True)  # nothing stands in for anything
 
 
-# What is a claim here? A number, what was published of it, and does that hold: all else follows from these three.
-
-NOT_MEASURED = "not measured"
-Claim = tuple[str, bool | None]  # what is asked, and whether it holds
-NO_CLAIM: Claim = "", None
-NO_CLAIMS: Mapping[str, Claim] = {}
-
-
-Value = str | float | int | Interval | Sequence[float] | Sequence[bool]
-
-
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was measured, and what the published claim asks of it.
+    """One number that was measured, and what is claimed of it.
 
     >>> Finding("removed", Interval(-0.5, -0.75, -0.25), "a loss", True, part="END").text
-    'removed -0.500 [-0.750, -0.250] (as asked)'
+    'removed -0.500 [-0.750, -0.250] (as claimed)'
     >>> Finding("ranks", [3, 5]).text, Finding("share", [0.2, 0.4, math.nan], spread=True, digits=1).text
     ('ranks 3, 5', 'share 0.3 [-1.0, 1.6]')
     """
 
     name: str
     value: Value  # with its interval; a number for each seed; whether each seed shows it; or words, which are not kept
-    asked: str = ""  # in words
-    holds: bool | None = None  # None: nothing is asked of it
+    claim: str = ""  # in words
+    holds: bool | None = None  # None: nothing is claimed of it
     part: str = ""  # of the item: a place, a task, a head
     digits: int = 3
     percent: bool = False
     spread: bool = False  # of seeds: their mean with its 95 % interval, not the smallest and the largest
-    joint: str = ": "  # of part and name, in the key
+    joint: str = ": "  # between part and name, in the key
 
     @property
     def key(self) -> str:
@@ -91,7 +103,7 @@ class Finding:
 
     @property
     def number(self) -> float | int | list[float] | None:
-        """As it is kept: a mean with its interval, or what each seed says; None if it was not measured, or is words."""
+        """As it is kept: a mean with its interval, or a number per seed; None if it was not measured, or is words."""
         value = self.value
         if isinstance(value, str):
             return None
@@ -104,7 +116,7 @@ class Finding:
     @property
     def text(self) -> str:
         """In words, with whether the claim holds."""
-        claim = "" if self.holds is None else " (as asked)" if self.holds else " (not as asked)"
+        claim = "" if self.holds is None else " (as claimed)" if self.holds else " (not as claimed)"
         return f"{self.name} {self._written}{claim}"
 
     @property
@@ -121,27 +133,27 @@ class Finding:
         if isinstance(value, float):
             tiny = 0 < abs(value) < 10**-self.digits
             return f"{value:.0%}" if self.percent else f"{value:.2g}" if tiny else f"{value:.{self.digits}f}"
-        flags = [one for one in value if isinstance(one, bool)]
+        flags = [flag for flag in value if isinstance(flag, bool)]
         if len(flags) == len(value):
             return counted(flags)
-        known = [one for one in value if not math.isnan(one)]
-        if all(isinstance(one, int) for one in known):
+        known = [number for number in value if not math.isnan(number)]
+        if all(isinstance(number, int) for number in known):
             return ", ".join(map(str, known)) or NOT_MEASURED
         return as_text(interval(known), self.digits) if self.spread else with_range(known, self.digits)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found of one published item, and on what.
+    """All numbers of one published item, and on what they were measured.
 
     >>> rows = of_part("END", Finding("removed", -0.5, "a loss", True), Finding("boosted", 0.2, "a gain", False))
-    >>> found = Findings(rows, Provenance("gpt2", True, prompts="8 prompts"))
-    >>> print(found.verdict, found.numbers)
+    >>> findings = Findings(rows, Provenance("gpt2", True, prompts="8 prompts"))
+    >>> print(findings.verdict, findings.numbers)
     partly {'END: removed': -0.5, 'END: boosted': 0.2}
-    >>> found.measured
-    'END: removed -0.500 (as asked); boosted 0.200 (not as asked).'
-    >>> found.note
-    'Asked of removed: a loss; of boosted: a gain. Prompts: 8 prompts.'
+    >>> findings.measured
+    'END: removed -0.500 (as claimed); boosted 0.200 (not as claimed).'
+    >>> findings.note
+    'Claimed of removed: a loss; of boosted: a gain. Prompts: 8 prompts.'
     """
 
     rows: Sequence[Finding]
@@ -149,7 +161,7 @@ class Findings:
     first: bool = True  # does that hold on which all the rest depends?
     unless: str = ""  # that, in words: nothing is shown unless ...
     remark: str = ""  # what claims leave open: how something was measured, and what is meant by a word
-    judged: Verdict | None = None  # by a rule of the paper's own; None: half of what is asked is a part of it
+    judged: Verdict | None = None  # by a rule of the item's own; None: half of the claims are a part of it
 
     @property
     def verdict(self) -> Verdict:
@@ -159,7 +171,7 @@ class Findings:
     @property
     def holds(self) -> list[bool]:
         """Claim by claim."""
-        return [row.holds for row in self.rows if row.holds is not None]
+        return holds_of(self.rows)
 
     @property
     def measured(self) -> str:
@@ -167,7 +179,8 @@ class Findings:
         parts: dict[str, list[str]] = {}
         for row in self.rows:
             parts.setdefault(row.part, []).append(row.text)
-        return "\n".join(f"{part}: {'; '.join(own)}." if part else f"{'; '.join(own)}." for part, own in parts.items())
+        lines = {part: "; ".join(texts) for part, texts in parts.items()}
+        return "\n".join(f"{part}: {line}." if part else f"{line}." for part, line in lines.items())
 
     @property
     def numbers(self) -> Numbers:
@@ -176,16 +189,20 @@ class Findings:
 
     @property
     def note(self) -> str:
-        """What was asked, what stood in for what, and on which prompts."""
-        claims: dict[str, dict[str, None]] = {}
+        """What is claimed, what stood in for what, and on which prompts it was measured."""
+        names: dict[str, dict[str, None]] = {}
         for row in self.rows:
-            if row.asked:
-                claims.setdefault(row.asked, {})[row.name] = None
-        asked = [f"of {', '.join(names)}: {claim}" for claim, names in claims.items()]
-        asked += [f"nothing unless {self.unless}"] * bool(self.unless)
-        return " ".join(
-            text for text in (f"Asked {'; '.join(asked)}." if asked else "", self.remark, self.of.text) if text
-        )
+            if row.claim:
+                names.setdefault(row.claim, {})[row.name] = None
+        claims = [f"of {', '.join(named)}: {claim}" for claim, named in names.items()]
+        claims += [f"nothing unless {self.unless}"] * bool(self.unless)
+        parts = (f"Claimed {'; '.join(claims)}." if claims else "", self.remark, self.of.text)
+        return " ".join(part for part in parts if part)
+
+
+def holds_of(rows: Sequence[Finding]) -> list[bool]:
+    """Of all that something is claimed of: does it hold?"""
+    return [row.holds for row in rows if row.holds is not None]
 
 
 def of_part(part: str, *rows: Finding, joint: str = ": ") -> list[Finding]:
@@ -193,13 +210,13 @@ def of_part(part: str, *rows: Finding, joint: str = ": ") -> list[Finding]:
     return [replace(row, part=part, joint=joint) for row in rows]
 
 
-def rows_of(values: Mapping[str, Value], claims: Mapping[str, Claim] = NO_CLAIMS) -> list[Finding]:
-    """Numbers by name, with what is asked of some of them and whether that holds.
+def rows_of(values: Mapping[str, Value], claims: Mapping[str, Claim] = NO_CLAIMS, **shown: Any) -> list[Finding]:
+    """Numbers by name, with the claims about some of them; `shown` are fields of all, such as digits=2.
 
-    >>> [row.text for row in rows_of({"both": -1.0, "sum": -1.5}, {"both": ("a loss", True)})]
-    ['both -1.000 (as asked)', 'sum -1.500']
+    >>> [row.text for row in rows_of({"both": -1.0, "sum": -1.5}, {"both": ("a loss", True)}, digits=1)]
+    ['both -1.0 (as claimed)', 'sum -1.5']
     """
-    return [Finding(name, value, *claims.get(name, NO_CLAIM)) for name, value in values.items()]
+    return [Finding(name, value, *claims.get(name, NO_CLAIM), **shown) for name, value in values.items()]
 
 
 def counted(flags: Sequence[bool]) -> str:

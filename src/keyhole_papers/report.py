@@ -1,6 +1,4 @@
-"""What do results come to, and how does that read?
-
-What do all results come to? One item per published figure, table or theorem, and how many have which verdict.
+"""How do all results read side by side? Totals of verdicts, one self-contained page, and one Markdown table.
 
 A slide that shows a figure again, and what goes beyond the papers, are shown and not counted.
 """
@@ -40,14 +38,13 @@ def items(results: Mapping[str, Result]) -> list[Item]:
     several: dict[str, list[Result]] = defaultdict(list)
     for result in results.values():
         several[result.id].append(result)
-    found: list[Item] = []
-    for id, one in CATALOGUE.items():
-        own = sorted(several.get(one.same_as or id) or several.get(id, []), key=_weight, reverse=True)
-        if own:
-            first, *rest = [replace(result, id=id) for result in own]
-            others = (result for result in rest if result.finished and result.state != "quick")
-            found.append((first, *others))
-    return found
+    shown: list[Item] = []
+    for id, item in CATALOGUE.items():
+        ordered = sorted(several.get(item.same_as or id) or several.get(id, []), key=_weight, reverse=True)
+        if ordered:
+            first, *rest = [replace(result, id=id) for result in ordered]
+            shown.append((first, *(result for result in rest if result.finished and result.state != "quick")))
+    return shown
 
 
 def counts(shown: Sequence[Item], kind: Kind = "items") -> dict[Label, int]:
@@ -67,7 +64,7 @@ def _is(kind: Kind, item: Published) -> bool:
 def summary(shown: Sequence[Item]) -> str:
     """The total in a few sentences: all verdicts, those about toys and theorems, those about language models."""
     counted = sum(first.published.counts for first, *_ in shown)
-    of = sum(one.counts for one in CATALOGUE.values())
+    of = sum(item.counts for item in CATALOGUE.values())
     text = f"{counted} of {of} published figures, tables and theorems: {_listed(counts(shown))}."
     text += f" About toys and theorems: {_listed(counts(shown, 'toys'))}."
     text += f" About language models: {_listed(counts(shown, 'language'))}."
@@ -96,8 +93,6 @@ def _weight(result: Result) -> tuple[bool, ...]:
         not settings.get("dtype"),
     )
 
-
-# How do all results read side by side? One self-contained page, and one Markdown table.
 
 _PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads nothing from elsewhere
 _SHADE = Template(".$label { color: var(--$label); } .bar .$label { background: var(--$label); }\n")
@@ -142,16 +137,9 @@ def to_markdown(results: Mapping[str, Result]) -> str:
     lines += [f"| {SAID[label]} | {n} | {toys[label]} | {language[label]} |" for label, n in counts(shown).items()]
     lines += ["", _footer(shown), "", _MORE]
     for paper, name in PAPERS.items():
-        own = [item for item in shown if item[0].published.paper == paper]
-        if own:
-            lines += [
-                "",
-                f"## {name}",
-                "",
-                "| id | published | verdict | measured on |",
-                "|---|---|---|---|",
-            ]
-            lines += [_line(item) for item in own]
+        rows = [_line(item) for item in shown if item[0].published.paper == paper]
+        if rows:
+            lines += ["", f"## {name}", "", "| id | published | verdict | measured on |", "|---|---|---|---|", *rows]
     return "\n".join([*lines, ""])
 
 
@@ -172,7 +160,7 @@ def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path 
 def write_table(results: Mapping[str, Result], markdown: Path) -> list[Path]:
     """Joins the results with those kept beside the table, and writes both anew; returns the files."""
     beside = markdown.with_suffix(".json")
-    more = {one.key: one for one in map(_portable, results.values())}
+    more = {result.key: result for result in map(_portable, results.values())}
     published = dict(sorted(merged(read_results(beside), more).items()))
     write_results(published, beside)
     write_at_once(markdown, to_markdown(published))
@@ -199,7 +187,7 @@ def require_writable(folder: Path, markdown: Path | None = None) -> None:
 
 def _footer(shown: Sequence[Item]) -> str:
     runs = {item[0].published.same_as or item[0].id: item for item in shown}  # a slide took no time
-    minutes = sum(result.seconds for own in runs.values() for result in own) / 60
+    minutes = sum(result.seconds for item in runs.values() for result in item) / 60
     return f"{minutes:.1f} minutes, without the training of heads and models that earlier runs had left. {_TERMS}"
 
 
@@ -209,15 +197,15 @@ def _slug(label: Label) -> str:
 
 def _overview(paper: Paper, shown: Sequence[Item]) -> str:
     """A bar of verdicts per paper."""
-    own = counts([item for item in shown if item[0].published.paper == paper])
+    numbers = counts([item for item in shown if item[0].published.paper == paper])
+    titles = {label: f"{count} {SAID[label]}" for label, count in numbers.items()}
     bars = "".join(
-        f'<i class="{_slug(label)}" style="flex:{count}" title="{count} {SAID[label]}"></i>'
-        for label, count in own.items()
+        f'<i class="{_slug(label)}" style="flex:{count}" title="{titles[label]}"></i>'
+        for label, count in numbers.items()
     )
-    told = ", ".join(f"{count} {SAID[label]}" for label, count in own.items())
-    name = f'<span><b>{_SHORT[paper]}</b> <span class="faint">{sum(own.values())}</span></span>'
-    drawn = f'<span class="bar" role="img" aria-label="{told}">{bars}</span>'
-    return f'{name}{drawn}<span class="faint">{own.get("reproduced", 0)} reproduced</span>'
+    name = f'<span><b>{_SHORT[paper]}</b> <span class="faint">{sum(numbers.values())}</span></span>'
+    bar = f'<span class="bar" role="img" aria-label="{", ".join(titles.values())}">{bars}</span>'
+    return f'{name}{bar}<span class="faint">{numbers.get("reproduced", 0)} reproduced</span>'
 
 
 def _buttons(papers: list[Paper], shown: Sequence[Item]) -> str:
@@ -238,19 +226,19 @@ def _section(paper: Paper, shown: Sequence[Item], folder: Path) -> str:
 
 
 def _row(item: Item, folder: Path) -> str:
-    say, result, one = html.escape, item[0], item[0].published
+    say, result, about = html.escape, item[0], item[0].published
     notes = [text for text in (result.note, *_others(item)) if text]
     note = "".join(f'<p class="note">{say(text)}</p>' for text in notes)
-    command = "" if one.schematic else f"<code>{say(one.command)}</code>"
+    command = "" if about.schematic else f"<code>{say(about.command)}</code>"
     measured = "".join(f"<p>{say(line)}</p>" for line in result.measured.splitlines())
-    link = f'<a class="id" id="{one.id}" href="#{one.id}">{one.id}</a>'
+    link = f'<a class="id" id="{about.id}" href="#{about.id}">{about.id}</a>'
     cells = (
-        f'<td class="where">{link}<small>{say(one.figure)}</small></td>'
-        f"<td><b>{say(one.title)}</b>{say(one.claim)}<br>{command}</td>"
+        f'<td class="where">{link}<small>{say(about.figure)}</small></td>'
+        f"<td><b>{say(about.title)}</b>{say(about.claim)}<br>{command}</td>"
         f"<td>{measured}{note}</td>"
         f'<td class="verdict"><span class="chip {_slug(result.label)}">{result.said}</span>{_how(result)}</td>'
     )
-    pictures = "".join(_picture(folder / path, f"{one.id}: {one.title}") for path in result.figures)
+    pictures = "".join(_picture(folder / path, f"{about.id}: {about.title}") for path in result.figures)
     shown = f'<tr class="pictures"><td colspan="4"><div>{pictures}</div></td></tr>' if pictures else ""
     return f'<tbody data-state="{result.label}"><tr>{cells}</tr>{shown}</tbody>'
 
@@ -262,7 +250,7 @@ def _others(item: Item) -> list[str]:
 
 
 def _how(result: Result) -> str:
-    parts = [one] if (one := _on(result, "").strip()) else []
+    parts = [text] if (text := _on(result, "").strip()) else []
     if result.settings.get("seed"):
         parts.append(f"seed {result.settings['seed']}")
     if result.seconds:
@@ -280,12 +268,11 @@ def _picture(path: Path, text: str) -> str:
 
 def _line(item: Item) -> str:
     """What and where, and what came of it; with several models, the one that the verdict is of comes first."""
-    first, one = item[0], item[0].published
-    runs = [result for result in item if result.numbers]
-    own = "the organism" if one.needs else "toys"
-    models = dict.fromkeys(_on(result, own) for result in runs)
+    first, about = item[0], item[0].published
+    usual = "the organism" if about.needs else "toys"
+    models = dict.fromkeys(_on(result, usual) for result in item if result.numbers)
     verdict = f"{first.said}: {first.remark}" if first.remark else first.said
-    cells = (f"`{one.id}`", f"{one.figure}: {one.title}", verdict, ", ".join(models))
+    cells = (f"`{about.id}`", f"{about.figure}: {about.title}", verdict, ", ".join(models))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"
 
 

@@ -37,17 +37,9 @@ SAID: dict[Label, str] = {
 STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
 _VERSION = 1
 _PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
-_OPTIONS = {  # settings that results are kept apart by, as the command line calls them; a usual one is left out
-    "model": "--model",
-    "dtype": "--dtype",
-    "revisions": "--revisions",
-    "as_printed": "--as-printed",
-    "explainer": "--explainer",
-    "judge": "--judge",
-    "llm_model": "--llm-model",
-    "quick": "--quick",
-}
 _SWITCHES = ("as_printed", "quick")
+# The settings that results are kept apart by; a usual one is left out.
+_APART = ("model", "dtype", "revisions", "as_printed", "explainer", "judge", "llm_model", "quick")
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class Result:
     measured: str = ""  # one or two sentences with the numbers, intervals over seeds included
     numbers: Mapping[str, Any] = field(default_factory=dict)
     figures: tuple[str, ...] = ()  # relative to the folder of the results; to that of the job, while it runs
-    note: str = ""  # what was asked, and what stood in for what: another model, fewer seeds
+    note: str = ""  # what is claimed, and what stood in for what: another model, fewer seeds
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0  # of the run itself: what earlier runs had trained is reused
     when: str = ""  # it was finished, as 2026-01-31T23:59:59Z
@@ -123,15 +115,19 @@ def key_of(id: str, settings: Mapping[str, Any]) -> str:
 
 
 def options_of(settings: Mapping[str, Any], *, beyond_model: bool = False) -> list[str]:
-    """The options that give these settings; without --model and --quick, if only the way of running is asked for.
+    """The options that give these settings; `beyond_model`: without --model and --quick.
 
     >>> options_of({"model": "gpt2", "dtype": "bfloat16", "as_printed": True, "seed": 0})
     ['--model gpt2', '--dtype bfloat16', '--as-printed']
     """
-    named = {name: settings.get(name) for name in _OPTIONS if not (beyond_model and name in ("model", "quick"))}
-    return [
-        _OPTIONS[name] if name in _SWITCHES else f"{_OPTIONS[name]} {value}" for name, value in named.items() if value
-    ]
+    left_out = ("model", "quick") if beyond_model else ()
+    return [as_option(name, settings[name]) for name in _APART if settings.get(name) and name not in left_out]
+
+
+def as_option(name: str, value: object) -> str:
+    """A setting as the command line spells it."""
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {value}"
 
 
 def read_results(place: Path) -> dict[str, Result]:
@@ -140,22 +136,22 @@ def read_results(place: Path) -> dict[str, Result]:
     if not path.exists():
         return {}
     try:
-        told = parse_json(read_text(path))
-        whole = isinstance(told, dict) and isinstance(told.get("results"), dict) and "version" in told
+        content = parse_json(read_text(path))
+        whole = isinstance(content, dict) and isinstance(content.get("results"), dict) and "version" in content
         require(whole, "it needs a version and results.")
-        same = is_whole(told["version"]) and told["version"] == _VERSION
-        require(same, f"its version is {quoted(told['version'])}, and {_VERSION} is read here.")
-        found = [_result(key, one) for key, one in told["results"].items()]
+        same = is_whole(content["version"]) and content["version"] == _VERSION
+        require(same, f"its version is {quoted(content['version'])}, and {_VERSION} is read here.")
+        results = [_result(key, record) for key, record in content["results"].items()]
     except KeyholeError as error:
         raise KeyholeError(f"{path} is no file of results: {error} Remove it or choose another folder.") from error
-    return {one.key: one for one in found}
+    return {result.key: result for result in results}
 
 
 def write_results(results: Mapping[str, Result], place: Path) -> Path:
     """All results in one file, replaced at once: a reader never sees half of it."""
     path = place if place.suffix == ".json" else place / "results.json"
-    told = {one.key: _record(one) for one in results.values()}
-    text = json.dumps({"version": _VERSION, "results": told}, ensure_ascii=False, indent=1, allow_nan=False)
+    records = {result.key: _record(result) for result in results.values()}
+    text = json.dumps({"version": _VERSION, "results": records}, ensure_ascii=False, indent=1, allow_nan=False)
     write_at_once(path, text + "\n")
     return path
 
@@ -176,12 +172,12 @@ def keep_result(result: Result, folder: Path) -> Result:
 
 def merged(kept: Mapping[str, Result], more: Mapping[str, Result]) -> dict[str, Result]:
     """Both, and of two results under one key the later one; but nothing finished gives way to what is not."""
-    found = dict(kept)
+    every = dict(kept)
     for key, result in more.items():
-        before = found.get(key)
+        before = every.get(key)
         if before is None or (result.finished, result.when) >= (before.finished, before.when):
-            found[key] = result
-    return found
+            every[key] = result
+    return every
 
 
 def take_results(source: Path, folder: Path) -> None:
@@ -228,25 +224,25 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _record(result: Result) -> dict[str, Any]:
-    found: dict[str, Any] = finite({name: value for name, value in asdict(result).items() if name != "id"})
-    return found
+    record: dict[str, Any] = finite({name: value for name, value in asdict(result).items() if name != "id"})
+    return record
 
 
-def _result(key: str, told: Any) -> Result:
-    """A record of the file, every field of its kind."""
-    require(isinstance(told, dict) and "state" in told, f"{key} has no state.")
-    values = {name: frozen(value) for name, value in told.items()}
+def _result(key: str, record: Any) -> Result:
+    """A result of the file, every field of its kind."""
+    require(isinstance(record, dict) and "state" in record, f"{key} has no state.")
+    values = {name: frozen(value) for name, value in record.items()}
     for name, value in values.items():
         require(name in _FIELDS, f"{key} has an unknown field {quoted(name)}.")
         require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {quoted(value)}.")
-    one = Result(key.partition(" ")[0], **values)
-    require(all(map(is_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
-    for name in _OPTIONS:
-        value, kind = one.settings.get(name), bool if name in _SWITCHES else str
-        require(value is None or isinstance(value, kind), f"settings of {key} cannot be {quoted(one.settings)}.")
-    quick = bool(one.settings.get("quick"))
-    require(one.seconds >= 0, f"seconds of {key} cannot be {quoted(one.seconds)}.")
-    return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
+    result = Result(key.partition(" ")[0], **values)
+    require(all(map(is_inside, result.figures)), f"figures of {key} must be paths inside the folder.")
+    for name in _APART:
+        value, kind = result.settings.get(name), bool if name in _SWITCHES else str
+        require(value is None or isinstance(value, kind), f"settings of {key} cannot be {quoted(result.settings)}.")
+    require(result.seconds >= 0, f"seconds of {key} cannot be {quoted(result.seconds)}.")
+    quick = result.finished and bool(result.settings.get("quick"))
+    return replace(result, state="quick") if quick else result  # whatever an older version called it
 
 
 def is_inside(path: str) -> bool:

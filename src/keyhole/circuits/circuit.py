@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keyhole.circuits.columns import Columns, Edges, Firings, Mlps, Nodes
 from keyhole.circuits.graph import Edge as Edge
@@ -12,6 +12,8 @@ from keyhole.circuits.graph import Traced as Traced
 from keyhole.circuits.graph import TracedMlp as TracedMlp
 from keyhole.circuits.records import Measured, Parameters, Signal
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import chosen
+from keyhole.settings.measuring import StoryOptions, StorySettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from keyhole.faithfulness.effects import What
     from keyhole.faithfulness.removals import Verification
     from keyhole.faithfulness.routes import Story
-    from keyhole.faithfulness.story import Telling
     from keyhole.intervene.removal import Mode
     from keyhole.models.model import Model
     from keyhole.models.run import Run
@@ -232,28 +233,30 @@ class Circuit:
         self,
         model: "Model | None" = None,
         *,
-        top: int = 5,
-        least: float = 0.01,
         roles: Mapping[str, int] | None = None,
         like: "Likes | None" = None,
         counterfactual: "Prompt | None" = None,
+        settings: StorySettings | None = None,
         progress: "Progress | None" = None,
+        **options: Unpack[StoryOptions],
     ) -> "Story":
         """Which words decide the answer, and by which paths do they reach it? See `keyhole.faithfulness.story`.
 
         Args:
             model: The model that made the circuit, if it was read from a file; without it nothing is measured.
-            top: How many paths, the largest by influence.
-            least: The smallest influence of a path.
             roles: Positions of a task's actors (`example.positions(run)`), so that steps are called by its words.
             like: Prompts of the same template, for the effects of words, steps and paths; as `effects` takes them.
             counterfactual: One prompt of equal length instead.
+            settings: Which paths it has: a `StorySettings`, whose fields are the choices below.
             progress: Called with how much is done, of a thousand.
+            **options: Choices by name; beside a record they change it:
+                - `top`: How many paths, the largest by influence; 5.
+                - `least`: The smallest influence of a path; 0.01.
         """
         from keyhole.faithfulness.story import tell
 
-        options: Telling = {"top": top, "least": least, "roles": roles, "like": like, "counterfactual": counterfactual}
-        return tell(self, model, progress=progress, **options)
+        how = chosen(settings, StorySettings, options)
+        return tell(self, model, roles=roles, like=like, counterfactual=counterfactual, settings=how, progress=progress)
 
     def __str__(self) -> str:
         from keyhole.circuits.text import circuit_text

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from keyhole.features.discovery.one_head import HeadFeatures
     from keyhole.models.model import Model
     from keyhole.models.tokens import Prompt
-    from keyhole.naming.subjects.stored import FeaturesFound
+    from keyhole.naming.subjects.operands import FeaturesFound
 
 FeaturesOption = Annotated[
     Path | None,
@@ -50,7 +50,7 @@ def check_features(path: Path | None) -> None:
 
 def require_directions(model: Model, head: Head, frame: Frame) -> None:
     """Refuse a frame whose features turn with positions, before they are found."""
-    from keyhole.naming.subjects.files import require_fixed
+    from keyhole.naming.subjects.kinds import require_fixed
 
     require_fixed(model, head, frame, "a feature")
 
@@ -59,8 +59,7 @@ def write_features(model: Model, found: FeaturesFound, path: Path | None, *, qui
     """After the answer, which a full disk must not cost."""
     if path is None:
         return
-    from keyhole.naming.subjects.files import save_subjects
-    from keyhole.naming.subjects.stored import feature_subjects
+    from keyhole.naming.subjects.operands import feature_subjects, save_subjects
 
     subjects = feature_subjects(model, found)
     if not subjects:

@@ -149,7 +149,7 @@ def read(path: Path | None, every: bool, *, json: bool) -> Naming | None:
         return None
     if json:
         raise KeyholeError("names are for texts and pages; with --json a circuit is as its file has it: leave one out.")
-    from keyhole.naming.attached import load_naming
+    from keyhole.naming.record import load_naming
 
     return load_naming(path)
 

@@ -22,6 +22,7 @@ from keyhole.cli.options import (
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 from keyhole.settings.fields import option
+from keyhole.settings.naming import NameSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -127,13 +128,7 @@ def name(
     ] = None,
     *,
     source: NamedModel,
-    most: Annotated[
-        int, typer.Option(min=1, help="How many signals are named: the most frequent, or strongest.")
-    ] = 100,
-    random: Annotated[
-        int, typer.Option(min=0, help="How many random directions of the same heads are named, too, as a control.")
-    ] = 200,
-    tokens: Annotated[int, typer.Option(min=1, help="How many tokens are read.")] = 250_000,
+    settings: NameSettings,
     by: Annotated[
         str | None,
         typer.Option(
@@ -155,11 +150,6 @@ def name(
     llm_per_minute: PerMinuteOption = None,
     price: PriceOption = None,
     yes: YesOption = False,
-    seed: Annotated[int, typer.Option(help="Seed of texts, random directions and questions.")] = 0,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder that keeps the examples; the same command goes on from it. Default: none."),
-    ] = None,
     out: Annotated[
         list[Path] | None,
         typer.Option(help="File to write the names to: .json (for --names), .html or .csv; repeatable. Default: none."),
@@ -208,22 +198,21 @@ def name(
     require_namers(asked)
     if asked.by_model:
         require_file(transcript, (".jsonl",))
-    from keyhole.naming.subjects.stored import made_by, read
+    from keyhole.naming.subjects.operands import made_by, open_nameable
 
-    read_it: Any = read(what)
+    read_it: Any = open_nameable(what)
     _check(read_it, by, beside, out, asked)
     loaded = source.load_of(made_by(read_it))
     if beside is not None:
-        _tell_apart(loaded, (what, beside), corpus, tokens=tokens, seed=seed, json=json)
+        _tell_apart(loaded, (what, beside), corpus, settings, json=json)
         return
     from keyhole.naming.judge.judge import too_few
     from keyhole.naming.naming import seek
 
-    if few := too_few(random):  # before the minutes that it takes
+    if few := too_few(settings.random):  # before the minutes that it takes
         show.note(few)
-    sought: dict[str, Any] = {"most": most, "random": random, "tokens": tokens, "seed": seed, "folder": folder}
     with show.progress_bar("Reading") as progress:
-        examples = seek(read_it, loaded, corpus=corpus, **sought, progress=progress)
+        examples = seek(read_it, loaded, corpus=corpus, settings=settings, progress=progress)
     found = name_by(examples, asked, stage=show.progress_bar, tell=show.note)
     sides, cues = ((), ()) if by is None else _sides(read_it, found, loaded, by)
     _answer(found, by, sides, cues, json=json)
@@ -250,8 +239,8 @@ def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None
 
 
 def _answer(found: Naming, by: str | None, sides: Any, cues: Any, *, json: bool) -> None:
-    from keyhole.naming.attached import plain
     from keyhole.naming.figure import COLUMNS, name_row
+    from keyhole.naming.record import plain
 
     if json:
         told = {} if by is None else {"by": by, "sides": [one.plain for one in sides], "cues": [*map(asdict, cues)]}
@@ -290,16 +279,16 @@ def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
         found.save(path)
 
 
-def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, tokens: int, seed: int, json: bool) -> None:
+def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, settings: NameSettings, *, json: bool) -> None:
     from keyhole.naming.cues import tell_apart
-    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.operands import read_what
     from keyhole.naming.subjects.subject import Subject
 
     a, b = (read_what(model, text) for text in pair)
     if not (isinstance(a, Subject) and isinstance(b, Subject)):
         raise KeyholeError("--beside is for one channel (3.1:4) or edge (mary.json#12), not for a whole head.")
     with show.progress_bar("Reading") as progress:
-        found = tell_apart(model, a, b, corpus, tokens=tokens, seed=seed, progress=progress)
+        found = tell_apart(model, a, b, corpus, tokens=settings.tokens, seed=settings.seed, progress=progress)
     if json:
         show.as_json({"apart": [{**asdict(one), "passes": one.passes} for one in found], "model": model.name})
     else:

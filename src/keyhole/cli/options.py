@@ -124,7 +124,7 @@ class PromptOptions(ModelOptions):
     chat: bool = option(
         False, "The prompt is a user's message, or a JSON list of messages: put it into the model's chat template."
     )
-    system: str | None = option(None, "With --chat: a system prompt that stands before the messages.")
+    system: str | None = option(None, "With --chat: a system prompt, put before the messages. Default: none.")
 
     def read(self, prompt: str | None) -> Prompt:
         """The prompt as the library takes it: text, the ids of --token-ids, or messages."""

@@ -21,12 +21,13 @@ from keyhole.cli.options import (
 )
 from keyhole.cli.verify import model_named
 from keyhole.errors import KeyholeError
+from keyhole.settings.naming import WhereSettings
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.features.sae import Nearest
     from keyhole.models.model import Model
-    from keyhole.naming.explain.candidates import Lens
+    from keyhole.naming.explain.sentences import Lens
     from keyhole.naming.subjects.subject import Shown, Subject
 
 COLUMNS = (">value", ">attention", "src", "dest", "text")
@@ -49,16 +50,13 @@ def where(
     ] = None,
     *,
     source: ModelOptions,
-    top: Annotated[int, typer.Option(min=1, help="How many places are shown.")] = 12,
-    tokens: Annotated[int, typer.Option(min=1, help="How many tokens are read.")] = 250_000,
-    length: Annotated[int, typer.Option(min=4, help="How many tokens a chunk of text has.")] = 32,
+    settings: WhereSettings,
     lens: Annotated[
         bool,
         typer.Option(
             "--lens", help="Show the tokens whose embeddings and unembeddings are nearest to its directions, too."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of text.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
@@ -77,19 +75,19 @@ def where(
         keyhole where features.json#3
     """
     from keyhole.naming.corpus.gather import where as find
-    from keyhole.naming.subjects.stored import read_what
+    from keyhole.naming.subjects.operands import read_what
 
     loaded = source.load(_model_of(what, source.model))
     sought = read_what(loaded, what)
     near = _lens(loaded, sought) if lens else None
     with show.progress_bar("Reading") as progress:
-        found = find(loaded, sought, corpus, top=top, length=length, tokens=tokens, seed=seed, progress=progress)
+        found = find(loaded, sought, corpus, settings=settings, progress=progress)
     if json:
         show.as_json({**asdict(found), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
         return
     if near is not None:
         show.plain(f"{near}\n")
-    show.plain(f"{found.what} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
+    show.plain(f"{found.id} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
     if not found.shown:
         show.plain("it fires nowhere: no pair of tokens has two positive values.")
         return
@@ -97,7 +95,7 @@ def where(
 
 
 def _lens(model: Model, sought: Subject | Head) -> Lens:
-    from keyhole.naming.explain.candidates import lens
+    from keyhole.naming.explain.sentences import lens
 
     if isinstance(sought, tuple):
         raise KeyholeError("--lens is of one channel (3.1:4), edge (mary.json#12) or feature, not of a whole head.")
@@ -116,7 +114,7 @@ def _model_of(what: str, given: str | None) -> str | None:
     if given is not None or "#" not in what:
         return given
     from keyhole.models.organism import source_named
-    from keyhole.naming.subjects.stored import made_by
+    from keyhole.naming.subjects.operands import made_by
 
     return source_named((made_by(what) or {}).get("name"))
 

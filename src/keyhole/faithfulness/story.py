@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
@@ -25,6 +25,8 @@ from keyhole.faithfulness.words import check_roles, measured, role_of
 from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.models.tokens import Prompt, token_label
 from keyhole.progress import Progress
+from keyhole.settings.fields import chosen
+from keyhole.settings.measuring import StoryOptions, StorySettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -33,26 +35,16 @@ NAMED, MOST = 0.1, 4  # writers that carry this share of a path are named, so ma
 CONSTANT = ("bias", *OFFSETS)  # written whatever the prompt says
 
 
-class Telling(TypedDict, total=False):
-    """What can be chosen about a story."""
-
-    top: int
-    least: float
-    roles: Mapping[str, int] | None
-    like: Likes | None
-    counterfactual: Prompt | None
-
-
 def tell(
     circuit: Circuit,
     model: "Model | None" = None,
     *,
-    top: int = 5,
-    least: float = 0.01,
     roles: Mapping[str, int] | None = None,
     like: Likes | None = None,
     counterfactual: Prompt | None = None,
+    settings: StorySettings | None = None,
     progress: Progress | None = None,
+    **options: Unpack[StoryOptions],
 ) -> Story:
     """Which words decide, and the `top` paths of most influence from words to the answer, each at least this share.
 
@@ -66,11 +58,10 @@ def tell(
             "this circuit ends at MLPs and does not account for influence, so it has no story: trace it with "
             'through="mlps" (--through mlps).'
         )
-    if top < 1:
-        raise KeyholeError(f"a story has at least one path, not {top}.")
+    wanted = chosen(settings, StorySettings, options)
     check_roles(roles or {}, len(circuit.tokens))
     ways = Ways(circuit)
-    largest = islice(takewhile(lambda route: route.share >= least, ways.routes()), top)
+    largest = islice(takewhile(lambda route: route.share >= wanted.least, ways.routes()), wanted.top)
     paths = [_path(ways, route, roles or {}) for route in largest]
     words = sum(share for node, share in enumerate(circuit.influence) if ways.begins(node))
     story = Story(

@@ -8,7 +8,7 @@ in a traced circuit, and its strongest signals are attached.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
-from keyhole.settings.measuring import LEVEL
+from keyhole.settings.fields import chosen
+from keyhole.settings.measuring import SufficientOptions, SufficientSettings
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import answer_facts, checked, model_facts
@@ -41,16 +42,12 @@ from keyhole.version import __version__
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-SIGNALS = 2  # of each side of a firing, the strongest
 
-
-class Sufficing(TypedDict, total=False):
-    """What can be chosen about circuits that suffice."""
+class Sufficing(SufficientOptions, total=False):
+    """What can be given by name: the baseline, and the fields of `SufficientSettings`."""
 
     like: Likes | None
     counterfactual: Prompt | Example | None
-    level: float
-    both_signs: bool
 
 
 def sufficient(
@@ -58,21 +55,19 @@ def sufficient(
     target: Target = None,
     *,
     against: Tokens | None = None,
-    like: Likes | None = None,
-    counterfactual: Prompt | Example | None = None,
-    level: float = LEVEL,
-    both_signs: bool = False,
+    settings: SufficientSettings | None = None,
     end: int | str = -1,
-    signals: int = SIGNALS,
     progress: Progress | None = None,
+    **options: Unpack[Sufficing],
 ) -> Circuit:
     """The smallest circuit that a search finds to keep `level` of the answer, everything else at the baseline.
 
     `like` are prompts of the same template, at least eight: the baseline is their mean. `counterfactual` is one prompt
-    of equal length instead; without either it is the mean over copies with other words. `both_signs` also keeps edges
-    that hold the answer back. See `Run.sufficient`.
+    of equal length instead; without either it is the mean over copies with other words. The fields of `settings` can
+    be given by name: `both_signs` also keeps edges that hold the answer back. See `Run.sufficient`.
     """
-    progress, chosen = progress or silent, Chosen(level, both_signs, signals)
+    progress, like, counterfactual = progress or silent, options.pop("like", None), options.pop("counterfactual", None)
+    wanted = chosen(settings, SufficientSettings, options)
     request = ask(
         run,
         target,
@@ -82,23 +77,10 @@ def sufficient(
         end=end,
         progress=part_of(progress, 0.0, 0.1),
     )
-    (circuit,) = sufficient_together([request], chosen, part_of(progress, 0.1, 1.0))
+    (circuit,) = sufficient_together([request], wanted, part_of(progress, 0.1, 1.0))
     if isinstance(circuit, KeyholeError):
         raise circuit
     return circuit
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What was chosen about a search."""
-
-    level: float = LEVEL
-    both_signs: bool = False
-    signals: int = SIGNALS
-
-    def __post_init__(self) -> None:
-        if not 0 < self.level <= 1:
-            raise KeyholeError(f"level is {self.level}, but the share of an answer that is kept lies between 0 and 1.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +115,7 @@ def ask(
 
 
 def sufficient_together(
-    requests: Sequence[SearchRequest], chosen: Chosen, progress: Progress | None = None
+    requests: Sequence[SearchRequest], wanted: SufficientSettings, progress: Progress | None = None
 ) -> list[Circuit | KeyholeError]:
     """The circuits that suffice for prompts of one model, or why there is none; equally long ones share their passes.
 
@@ -146,16 +128,16 @@ def sufficient_together(
     circuits: dict[int, Circuit | KeyholeError] = {}
     for numbers in by_length.values():
         start, middle, end = ((len(circuits) + part * len(numbers)) / len(requests) for part in (0.0, 0.7, 1.0))
-        results = searched([requests[i].question for i in numbers], chosen, part_of(progress, start, middle))
+        results = searched([requests[i].question for i in numbers], wanted, part_of(progress, start, middle))
         last = part_of(progress, middle, end)
         for done, (i, (of_prompt, result)) in enumerate(zip(numbers, results, strict=True)):
             part = part_of(last, done / len(numbers), (done + 1) / len(numbers))
-            circuits[i] = _measured(requests[i], of_prompt, result, chosen, part)
+            circuits[i] = _measured(requests[i], of_prompt, result, wanted, part)
     return [circuits[i] for i in range(len(requests))]
 
 
 def searched(
-    questions: Sequence[MaskedQuestion], chosen: Chosen, progress: Progress | None = None
+    questions: Sequence[MaskedQuestion], wanted: SufficientSettings, progress: Progress | None = None
 ) -> list[tuple[MaskedQuestion, Found | KeyholeError]]:
     """Questions of equally long prompts, with their shares and what a search of all of them together found."""
     progress, whole = progress or silent, joined(questions)
@@ -163,20 +145,24 @@ def searched(
     all_shares = shares_together(whole, metrics, range(len(questions)), part_of(progress, 0.0, 0.3))
     questions = [replace(question, precomputed=shares) for question, shares in zip(questions, all_shares, strict=True)]
     searches = [
-        Search(whole, question.metric, question.shares, question.reach, chosen.level, chosen.both_signs, prompt=i)
+        Search(whole, question.metric, question.shares, question.reach, wanted.level, wanted.both_signs, prompt=i)
         for i, question in enumerate(questions)
     ]
     return list(zip(questions, search_together(searches, part_of(progress, 0.3, 1.0)), strict=True))
 
 
 def _measured(
-    request: SearchRequest, question: MaskedQuestion, result: Found | KeyholeError, chosen: Chosen, progress: Progress
+    request: SearchRequest,
+    question: MaskedQuestion,
+    result: Found | KeyholeError,
+    wanted: SufficientSettings,
+    progress: Progress,
 ) -> Circuit | KeyholeError:
     """The circuit of what was found, with effects and what it keeps of other prompts."""
     if isinstance(result, KeyholeError):
         return result
     try:
-        circuit = circuit_of(question, result, request.run, chosen)
+        circuit = circuit_of(question, result, request.run, wanted)
         measured = measure(circuit, question, progress=progress)
     except KeyholeError as error:
         return error
@@ -186,7 +172,7 @@ def _measured(
     return replace(circuit, measured=measured)
 
 
-def circuit_of(question: MaskedQuestion, result: Found, run: "Run", chosen: Chosen) -> Circuit:
+def circuit_of(question: MaskedQuestion, result: Found, run: "Run", wanted: SufficientSettings) -> Circuit:
     """The edges of a search as a circuit of `run`, with the signals of its heads attached."""
     joints = list(_joints(question, result))
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
@@ -198,7 +184,7 @@ def circuit_of(question: MaskedQuestion, result: Found, run: "Run", chosen: Chos
         (Node.of(signal.writer), head, signal)
         for head in heads
         for side in firings[head].sides
-        for signal in sorted(side.signals, key=lambda signal: -signal.weight)[: chosen.signals]
+        for signal in sorted(side.signals, key=lambda signal: -signal.weight)[: wanted.signals]
     ]
     target = Node("target", None, None, metric.end, metric.end)
     named = {end for joint in joints for end in joint[:2]} | {writer for writer, _, _ in signals}
@@ -223,10 +209,10 @@ def circuit_of(question: MaskedQuestion, result: Found, run: "Run", chosen: Chos
         versions={"keyhole": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
         parameters=Sufficient(
             **{**settings.shared(), **answer_facts(run, settings)},
-            level=chosen.level,
-            both_signs=chosen.both_signs,
+            level=wanted.level,
+            both_signs=wanted.both_signs,
             baseline=question.baseline.name,
-            signals=chosen.signals,
+            signals=wanted.signals,
             found=found_edges,
         ),
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},

@@ -16,7 +16,8 @@ from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.facts import Rotary
 from keyhole.models.numbers import exact_matmul, working_dtype
 from keyhole.models.tokens import Prompt, prompt_text
-from keyhole.settings.fields import old_keyword
+from keyhole.settings.fields import chosen, old_keyword
+from keyhole.settings.measuring import SufficientOptions, SufficientSettings
 from keyhole.settings.tracing import TraceOptions, TraceSettings, why_not_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from keyhole.circuits.circuit import Circuit
     from keyhole.faithfulness.baseline import Likes
-    from keyhole.faithfulness.sufficient import Sufficing
     from keyhole.models.model import Model
     from keyhole.progress import Progress
     from keyhole.qk.channels import Channels
@@ -309,10 +309,10 @@ class Run:
         against: "Tokens | None" = None,
         like: "Likes | None" = None,
         counterfactual: "Prompt | Example | None" = None,
-        level: float = 0.9,
-        both_signs: bool = False,
+        settings: SufficientSettings | None = None,
         end: int | str = -1,
         progress: "Progress | None" = None,
+        **options: Unpack[SufficientOptions],
     ) -> "Circuit":
         """Which small circuit carries this answer by itself?
 
@@ -324,11 +324,14 @@ class Run:
             counterfactual: One prompt of equal length instead, whose values are taken. Without either, the mean over
                 copies of the prompt with other words. `like="resting"`: what the model writes in any text, which needs
                 many more edges.
-            level: The share of the answer that the circuit keeps at least: of the gap between the prompt and the
-                baseline.
-            both_signs: Also keep edges that hold the answer back; they have a negative share.
+            settings: What is asked of the circuit: a `SufficientSettings`, whose fields are the choices below.
             end: The token after which the answer is predicted. Default: the last.
             progress: Called with how much is done, of a thousand.
+            **options: Choices by name; beside a record they change it:
+                - `level`: The share of the answer that the circuit keeps at least, 0.9: of the gap between the prompt
+                  and the baseline.
+                - `both_signs`: Also keep edges that hold the answer back; they have a negative share.
+                - `signals`: How many signals of each side of a head are attached: the strongest 2.
 
         Returns:
             A `Circuit` with `circuit.measured`: effects and shares of its edges, and what it keeps (`faithfulness`).
@@ -336,8 +339,17 @@ class Run:
         """
         from keyhole.faithfulness.sufficient import sufficient
 
-        options: Sufficing = {"like": like, "counterfactual": counterfactual, "level": level, "both_signs": both_signs}
-        return sufficient(self, target, against=against, end=end, progress=progress, **options)
+        how = chosen(settings, SufficientSettings, options)
+        return sufficient(
+            self,
+            target,
+            against=against,
+            like=like,
+            counterfactual=counterfactual,
+            settings=how,
+            end=end,
+            progress=progress,
+        )
 
     def writers(self, layer: int, pos: int | str) -> "Split":
         """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""

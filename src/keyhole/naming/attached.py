@@ -6,26 +6,21 @@ An edge of a circuit is looked up by its direction: the same channels of the sam
 same way (in one channel: the same sign). So names of a store serve any circuit of the same model.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit, Edge
-from keyhole.circuits.records import SideName
 from keyhole.errors import KeyholeError
-from keyhole.files import require_file, write_at_once
 from keyhole.models.numbers import require_same_weights
 from keyhole.naming.judge.judge import RIGHT, rule_judge
 from keyhole.naming.judge.questions import Marked, Question
 from keyhole.naming.record import Named, Naming
-from keyhole.naming.subjects.files import signal_subjects
-from keyhole.naming.subjects.subject import ALIKE, APART, Shown, Subject, alike, basis_of, paired
-from keyhole.strict import parse_json, quoted, read, read_text, require, require_fields
+from keyhole.naming.subjects.kinds import signal_subjects
+from keyhole.naming.subjects.subject import ALIKE, Shown, Subject, alike, basis_of, paired
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -42,14 +37,14 @@ def name_of(naming: Naming, what: str | Subject) -> Named | None:
 
 def ids_beside(one: Named) -> tuple[str, ...]:
     """The other terms that have this direction."""
-    return tuple(one.about["also"].split(APART)) if one.about.get("also") else ()
+    return one.about.get("also", ())
 
 
 def named_edges(circuit: Circuit, naming: Naming, model: "Model | None" = None) -> dict[Edge, Named]:
     """The edges of a circuit that have a name, passed or not; one from a file needs the `model` that made it."""
     require_same_model(naming, circuit.model)
     found = ((one, name_of(naming, one)) for one in signal_subjects(circuit, model))
-    return {circuit.edges[int(one.about["edge"])]: named for one, named in found if named is not None}
+    return {circuit.edges[one.about["edge"]]: named for one, named in found if named is not None}
 
 
 def edge_names(
@@ -117,7 +112,7 @@ def _of_head(head: Head, own: list[Named]) -> HeadNames:
     """Those that pass first, then those of most prompts, then as they were given."""
     right = [one for one in own if one.outcome() in RIGHT]
     passed = sum(one.outcome() == "passes" for one in right)
-    ranked = sorted(right, key=lambda one: (one.outcome() != "passes", -int(one.about.get("prompts", "0"))))
+    ranked = sorted(right, key=lambda one: (one.outcome() != "passes", -one.about.get("prompts", 0)))
     names = {one.name.text: one for one in ranked[::-1]}
     return HeadNames(head, len(own), len(right), passed, tuple(names.values())[::-1])
 
@@ -180,57 +175,14 @@ def _cut(found: list[tuple[str, Mark]], around: int) -> list[tuple[str, Mark]]:
     return found
 
 
-# How are names stored? One JSON document, read back strictly: what is not validated is not accepted.
-
-SCHEMA = 1
-
-
-def save_naming(naming: Naming, path: str | Path) -> None:
-    """Write names as .json; the file appears whole or not at all."""
-    write_at_once(require_file(path, (".json",)), to_json(naming))
-
-
-def load_naming(path: str | Path) -> Naming:
-    """Read names; anything damaged, foreign or of another schema is refused with the reason."""
-    try:
-        return from_json(read_text(path))
-    except KeyholeError as error:
-        raise KeyholeError(f"{path} holds no names that can be read: {error}") from error
-
-
-def to_json(naming: Naming) -> str:
-    """Names as a JSON document; `from_json` gives back an equal record."""
-    return json.dumps(plain(naming), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-
-
-def plain(naming: Naming) -> dict[str, Any]:
-    """The same document as plain data."""
-    return {"schema": SCHEMA, "naming": asdict(naming)}
-
-
-def from_json(text: str) -> Naming:
-    """Names from their JSON document."""
-    document = parse_json(text)
-    require_fields(document, ("schema", "naming"), "the document")
-    require(document["schema"] == SCHEMA, f"its schema is {quoted(document['schema'])}, and {SCHEMA} is read here.")
-    naming = read(Naming, document["naming"])
-    ids = [one.id for one in naming.signals]
-    require(len(set(ids)) == len(ids), "two signals have the same id.")
-    for named in naming.signals:
-        for one in named.examples:
-            require(0 <= one.src <= one.dest < len(one.tokens), f"an example of {named.id} has no such tokens.")
-    return naming
-
-
 # Which direction did a name stand for? Made again from the channels and coordinates that it was stored with.
 
 
 def subject_again(model: "Model", named: Named) -> Subject:
-    """The subject of a name of a signal or channel, up to the four digits of its coordinates."""
-    if "coordinates" not in named.about:
+    """The subject of a named signal or channel."""
+    about = named.about
+    if "coordinates" not in about:
         raise KeyholeError(f"{named.id} is no signal and no channel: its direction is not stored with its name.")
-    channels = [int(k) for k in named.about["channels"].split(",")]
-    coordinates = torch.tensor([float(x) for x in named.about["coordinates"].split(",")])
-    side: SideName = "dest" if named.about.get("side") == "dest" else "src"
-    directions = paired(model, named.head, side, channels, coordinates=coordinates, basis=basis_of(named.about))
-    return Subject(named.id, named.kind, named.head, *directions, about=named.about)
+    coordinates, side = torch.tensor(about["coordinates"]), about.get("side", "src")
+    directions = paired(model, named.head, side, about["channels"], coordinates=coordinates, basis=basis_of(about))
+    return Subject(named.id, named.kind, named.head, *directions, about=about)

@@ -17,14 +17,15 @@ from keyhole.errors import KeyholeError
 from keyhole.models.stacks import Seen, visit
 from keyhole.models.tokens import Encoded, encode
 from keyhole.naming.corpus.corpus import Source
-from keyhole.naming.corpus.gather import TOKENS, gather
+from keyhole.naming.corpus.gather import gather
 from keyhole.naming.corpus.layer import Readers, readers_of
-from keyhole.naming.explain.candidates import Explainer, Name
 from keyhole.naming.explain.over_represented import statistics
+from keyhole.naming.explain.sentences import Explainer, Name
 from keyhole.naming.judge.judge import LEVEL, Tested, rule_judge, tested
 from keyhole.naming.judge.questions import Marked, Posed, Question, marked, split
 from keyhole.naming.subjects.subject import Examples, Shown, Subject
 from keyhole.progress import Progress, silent
+from keyhole.settings.naming import ReadSettings
 from keyhole.tasks.example import Example, piece_after
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Apart:
         if self.test is None:
             told = "untested" if self.name.text is not None else "nothing to test"
         else:
-            right = f"{self.test.right} of {self.test.asked} right, p {self.test.p:.2g}"
+            right = f"{self.test.right} of {self.test.questions} right, p {self.test.p:.2g}"
             told = f"{'passes' if self.passes else 'fails'}: {right}"
         return f"{self.signal}, and not {self.other}: {self.name} [{told}]; {self.shared:.0%} of its places are shared"
 
@@ -266,7 +267,7 @@ def tell_apart(
     b: Subject,
     corpus: Source | None = None,
     *,
-    tokens: int = TOKENS,
+    tokens: int = ReadSettings.tokens,
     seed: int = 0,
     progress: Progress = silent,
 ) -> tuple[Apart, Apart]:

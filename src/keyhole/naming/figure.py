@@ -6,10 +6,10 @@ from pathlib import Path
 
 from keyhole.brief import head_name, model_label
 from keyhole.files import require_file, write_at_once
-from keyhole.naming.attached import head_names, parts, to_json
+from keyhole.naming.attached import head_names, parts
 from keyhole.naming.cues import Cue
 from keyhole.naming.judge.judge import RANDOM_PASS, Share, Tested
-from keyhole.naming.record import LANDMARKS, Named, Naming
+from keyhole.naming.record import LANDMARKS, Named, Naming, to_json
 from keyhole.naming.representatives import Side
 from keyhole.report import Cell, Report, Section, Spans, Table, as_html
 
@@ -62,7 +62,7 @@ _HEADS = "The names of a head: those of its signals that are above chance; those
 def _shares(naming: Naming) -> Table:
     """What passes, for each kind of question; then what is above chance, and the controls of detection."""
     above = [replace(naming.above_chance(), group="detection, top"), *naming.controls]
-    passing = [naming.share(*one) for one in naming.asked()]
+    passing = [naming.share(*one) for one in naming.question_kinds()]
     rows = [_share_row(one, "pass") for one in passing]
     rows += [_share_row(one, "pass" if one.group == RANDOM_PASS else "above chance") for one in above]
     return Table(_SHARES, rows)
@@ -88,7 +88,7 @@ def name_row(one: Named) -> tuple[Cell, ...]:
     """A name with its outcome and scores."""
     test, prompts = one.test(), one.about.get("prompts")
     scores = (None,) * 5 if test is None else (test.accuracy, test.auc, test.corrected, test.beyond, test.passing)
-    return (one.id, None if prompts is None else int(prompts), str(one.name), one.outcome(), *scores)
+    return (one.id, prompts, str(one.name), one.outcome(), *scores)
 
 
 def _side(one: Side) -> Section:
@@ -120,15 +120,19 @@ def _evidence(one: Named) -> Section:
             for claim in one.name.claims
         )
     ]
-    about = [f"{key} {value}" for key, value in one.about.items() if key != "coordinates"]
+    about = [f"{key} {_about_text(value)}" for key, value in one.about.items() if key != "coordinates"]
     told += [", ".join(about)]
     rows = [(Spans(parts(shown)), shown.value, shown.attention) for shown in one.examples]
     return Section(one.id, ["\n\n".join(told), Table(("example", ">value", ">attention"), rows)], linked=False)
 
 
+def _about_text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def _test_text(test: Tested) -> str:
     corrected = "" if test.corrected is None else f", corrected {test.corrected:.2g}"
-    return f"{test.kind}, {test.of}: {test.right} of {test.asked} right (p {test.p:.2g}{corrected})"
+    return f"{test.kind}, {test.of}: {test.right} of {test.questions} right (p {test.p:.2g}{corrected})"
 
 
 def _percent(value: float | None) -> str:

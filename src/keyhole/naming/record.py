@@ -1,46 +1,33 @@
-"""What came of naming? Names with their evidence, and how signals are named and tested.
+"""What does naming return? Names with their evidence and tests, the shares that pass, controls, and files."""
 
-What came of naming signals? Each name with its evidence and its tests, the shares that pass, and the controls.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, product
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
-from zlib import crc32
 
 from keyhole.brief import Head, Table, as_dataframe, brief
 from keyhole.errors import KeyholeError
-from keyhole.naming.explain.candidates import Explainer, Name
-from keyhole.naming.explain.over_represented import statistics, tokens_alone
+from keyhole.files import require_file, write_at_once
+from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge.judge import (
-    ALONE,
     LEVEL,
     NAMELESS,
     RANDOM,
     RANDOM_PASS,
     RIGHT,
-    RULES,
-    SHUFFLED,
-    Judge,
     Outcome,
     Share,
     Tested,
-    ahead,
-    beyond,
-    corrected,
     share,
-    shuffled,
-    tested,
     too_few,
 )
-from keyhole.naming.judge.questions import Asking, Halves, Posed, Question, QuestionKind, Span, pose, split
-from keyhole.naming.subjects.subject import Examples, Shown, SubjectKind
-from keyhole.progress import Progress, silent
+from keyhole.naming.judge.questions import QuestionKind, Span
+from keyhole.naming.subjects.operands import with_numbers
+from keyhole.naming.subjects.subject import About, Shown, SubjectKind
+from keyhole.strict import parse_json, quoted, read, read_text, require, require_fields
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from keyhole.circuits.circuit import Circuit, Edge
     from keyhole.models.model import Model
     from keyhole.naming.subjects.subject import Subject
@@ -50,97 +37,95 @@ LANDMARKS = "published, above chance alone, with other models and judges: GPT-2 
 
 @dataclass(frozen=True)
 class Named:
-    """One signal: what it is called, why, and whether that is right."""
+    """One signal with its name, the evidence for it, and its tests."""
 
     __repr__ = brief
 
     id: str
     kind: SubjectKind
     head: Head  # layer and head
-    about: Mapping[str, str]
-    name: Name  # the sentence, and what it claims
-    tests: tuple[Tested, ...]  # how often it was right
-    examples: tuple[Shown, ...]  # a few that the explainer saw
+    about: About
+    name: Name  # the sentence with its claims
+    tests: tuple[Tested, ...]  # one for each kind of question
+    examples: tuple[Shown, ...]  # a few of those that the explainer was given
 
     def test(self, kind: QuestionKind = "detection", of: Span = "top") -> Tested | None:
-        """How it did on one kind of question; None: not asked."""
-        return next((one for one in self.tests if (one.kind, one.of) == (kind, of)), None)
+        """The test with one kind of question; None: there was none."""
+        return next((test for test in self.tests if (test.kind, test.of) == (kind, of)), None)
 
     def outcome(self, kind: QuestionKind = "detection", of: Span = "top") -> Outcome:
-        """Does the name pass? It does if it is above chance, and beyond random directions' names.
+        """Does the name pass? It must be above chance, and better than the names of random directions.
 
-        Without random directions beside it, a name is above chance at best. Where questions need no name, the examples
-        pass or not.
+        Without random directions the best outcome is "above chance". For kinds of questions that need no name, this is
+        the outcome of the examples.
         """
         if self.name.text is None and kind not in NAMELESS:
             return "no valid interpretation"
-        one = self.test(kind, of)
-        if one is None or one.corrected is None:
+        test = self.test(kind, of)
+        if test is None or test.corrected is None:
             return "untested"
-        if one.corrected > LEVEL:
+        if test.corrected > LEVEL:
             return "fails"
-        return "passes" if one.passing is not None and one.passing <= LEVEL else "above chance"
+        return "passes" if test.passing is not None and test.passing <= LEVEL else "above chance"
 
     def __str__(self) -> str:
-        one = self.test()
-        told = (
-            f" (accuracy {one.accuracy:.2f}, p {one.p:.2g}, corrected {one.corrected:.2g})"
-            if one and one.corrected
-            else ""
-        )
-        return f"{self.id}: {self.name} [{self.outcome()}]{told}"
+        test = self.test()
+        scores = ""
+        if test and test.corrected:
+            scores = f" (accuracy {test.accuracy:.2f}, p {test.p:.2g}, corrected {test.corrected:.2g})"
+        return f"{self.id}: {self.name} [{self.outcome()}]{scores}"
 
 
 @dataclass(frozen=True)
 class Naming:
-    """Signals of one model, named and tested together."""
+    """Signals of one model, named and tested together; p-values are corrected over all of them."""
 
     __repr__ = brief
 
     model: str  # its name
-    explainer: str  # who named
-    seed: int  # of samples and controls
-    signals: tuple[Named, ...]  # each with its name and tests
-    controls: tuple[Share, ...]  # detection, by the same judge
-    fingerprint: str = ""  # of the model's weights; empty: not known
+    explainer: str  # "statistics", or the name of a language model
+    seed: int  # of examples, questions and controls
+    signals: tuple[Named, ...]
+    controls: tuple[Share, ...]  # of detection questions, with the same judge
+    fingerprint: str = ""  # of the model's weights; empty: not recorded
 
     @property
     def random_directions(self) -> int:
-        """How many random directions names were compared with."""
-        return next((one.signals for one in self.controls if one.group == RANDOM), 0)
+        """The number of random directions that names are compared with."""
+        return next((control.signals for control in self.controls if control.group == RANDOM), 0)
 
     def share(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
-        """How many names pass."""
-        return share(f"{kind}, {of}", [one.outcome(kind, of) for one in self.signals])
+        """How many names pass, with Wilson's interval."""
+        return share(f"{kind}, {of}", [named.outcome(kind, of) for named in self.signals])
 
     def above_chance(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
-        """How many names are right by Fisher's test alone, whether or not random directions' names are so, too."""
-        return share("above chance", [one.outcome(kind, of) for one in self.signals], RIGHT)
+        """How many names are right by Fisher's test alone, whether or not they beat those of random directions."""
+        return share("above chance", [named.outcome(kind, of) for named in self.signals], RIGHT)
 
-    def of(self, what: "str | Subject") -> Named | None:
-        """The name of a term such as 9.6 dest 3 <- 7.9, or of a subject with such a direction; None: not named."""
+    def of(self, term: "str | Subject") -> Named | None:
+        """The name of a term such as "9.6 dest 3 <- 7.9", or of a subject with this direction; None: it has none."""
         from keyhole.naming.attached import name_of
 
-        return name_of(self, what)
+        return name_of(self, term)
 
     def edges(self, circuit: "Circuit", model: "Model | None" = None) -> "dict[Edge, Named]":
-        """The edges of a circuit that have a name here; see `keyhole.naming.attached`."""
+        """The edges of a circuit that have a name here, passed or not; a circuit from a file needs its `model`."""
         from keyhole.naming.attached import named_edges
 
         return named_edges(circuit, self, model)
 
     def by_layer(self, kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
         """How many names pass in each layer."""
-        layers = sorted({one.head[0] for one in self.signals})
+        layers = sorted({named.head[0] for named in self.signals})
         return tuple(
-            share(f"layer {layer}", [one.outcome(kind, of) for one in self.signals if one.head[0] == layer])
+            share(f"layer {layer}", [named.outcome(kind, of) for named in self.signals if named.head[0] == layer])
             for layer in layers
         )
 
-    def asked(self) -> list[tuple[QuestionKind, Span]]:
-        """Which kinds of questions were asked of any signal."""
-        made = {(test.kind, test.of) for one in self.signals for test in one.tests}
-        return [(kind, of) for kind in get_args(QuestionKind) for of in get_args(Span) if (kind, of) in made]
+    def question_kinds(self) -> list[tuple[QuestionKind, Span]]:
+        """The kinds of questions that any signal was tested with."""
+        used = {(test.kind, test.of) for named in self.signals for test in named.tests}
+        return [(kind, of) for kind in get_args(QuestionKind) for of in get_args(Span) if (kind, of) in used]
 
     def save(self, path: "Path | str") -> "Path":
         """Write names as .json (which `load_naming` reads), .html (a page with the evidence) or .csv."""
@@ -155,205 +140,109 @@ class Naming:
         return names_page(self)
 
     def table(self) -> Table:
-        """One row per signal."""
-        return as_dataframe([_row(one) for one in self.signals])
+        """One row per signal: a pandas DataFrame, or records without pandas."""
+        return as_dataframe([_row(named) for named in self.signals])
 
     def __str__(self) -> str:
-        shares = [self.share(), *(self.share(*one) for one in self.asked() if one != ("detection", "top"))]
-        shares += [one for one in self.controls if one.group == RANDOM_PASS]
-        above = [replace(self.above_chance(), group="names"), *(one for one in self.controls if one not in shares)]
+        shares = [self.share(), *(self.share(*kind) for kind in self.question_kinds() if kind != ("detection", "top"))]
+        shares += [share for share in self.controls if share.group == RANDOM_PASS]
+        above = [
+            replace(self.above_chance(), group="names"),
+            *(share for share in self.controls if share not in shares),
+        ]
         layers = self.by_layer()
         parts = [
             f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
             "pass: above chance, and beyond random directions' names",
             *([f"  {few}"] if (few := too_few(self.random_directions)) else []),
-            *(f"  {one.group:<18} {one}" for one in shares),
+            *(f"  {share.group:<18} {share}" for share in shares),
             "above chance alone, detection",
-            *(f"  {one.group:<18} {one}" for one in above),
+            *(f"  {share.group:<18} {share}" for share in above),
             *(["pass, by layer"] if len(layers) > 1 else []),
-            *(f"  {one.group:<18} {one}" for one in layers if len(layers) > 1),
+            *(f"  {share.group:<18} {share}" for share in layers if len(layers) > 1),
             LANDMARKS,
         ]
         return "\n".join(parts)
 
 
 def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
-    """How many names pass in each model; p-values were corrected within each naming."""
+    """How many names pass in each model; p-values are corrected within each naming."""
     models = dict.fromkeys(naming.model for naming in namings)
     return tuple(
-        share(model, [one.outcome(kind, of) for naming in namings if naming.model == model for one in naming.signals])
+        share(
+            model, [named.outcome(kind, of) for naming in namings if naming.model == model for named in naming.signals]
+        )
         for model in models
     )
 
 
-def _row(one: Named) -> dict[str, Any]:
-    test = one.test()
+def _row(named: Named) -> dict[str, Any]:
+    test = named.test()
     scores = ("accuracy", "precision", "recall", "auc", "p", "corrected", "beyond", "passing")
     return {
-        "id": one.id,
-        "kind": one.kind,
-        "layer": one.head[0],
-        "head": one.head[1],
-        **{key: one.about.get(key) for key in ("prompts", "also")},
-        "name": one.name.text,
-        "outcome": one.outcome(),
+        "id": named.id,
+        "kind": named.kind,
+        "layer": named.head[0],
+        "head": named.head[1],
+        "prompts": named.about.get("prompts"),
+        "also": "; ".join(named.about.get("also", ())) or None,
+        "name": named.name.text,
+        "outcome": named.outcome(),
         **{name: None if test is None else getattr(test, name) for name in scores},
     }
 
 
-# What do these signals mean, and are the names right? Explained on one half of the texts, judged on the other.
+# How are names stored? As one JSON document, which is validated when it is read.
 
-_FEW = 5  # examples that stay beside a name
-Asked = tuple[QuestionKind, Span]
-Tests = Mapping[Asked, Sequence[Tested | None]]  # of every signal, in their order
+SCHEMA = 2  # in schema 1 all of `about` was text, and the number of questions was called "asked"
 
 
-@dataclass(frozen=True)
-class _Work:
-    """One signal on its way: its two halves, its name, and the questions, which are made without looking at it."""
-
-    examples: Examples
-    halves: Halves
-    name: Name
-    posed: Mapping[Asked, tuple[Posed, ...]]
-
-    def questions(self, kind: QuestionKind, of: Span) -> tuple[Posed, ...]:
-        """Those that are asked: without a name, only those that need none."""
-        return self.posed[kind, of] if self.name.text is not None or kind in NAMELESS else ()
+def save_naming(naming: Naming, path: str | Path) -> None:
+    """Write names as .json; the file appears whole or not at all."""
+    write_at_once(require_file(path, (".json",)), to_json(naming))
 
 
-def name_signals(
-    examples: Sequence[Examples],
-    explainer: Explainer = statistics,
-    judges: Mapping[QuestionKind, Judge] = RULES,
-    *,
-    random: Sequence[Examples] = (),
-    model: str = "",
-    asking: Asking | None = None,
-    controls: bool = True,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Naming:
-    """Name every signal and test the names; `random`: examples of random directions of the same heads, a control.
-
-    `judges`: who answers which kind of question; kinds without a judge are not asked.
-    """
-    asking = asking or Asking()
-    _check(examples, random, judges)
-    work = _explained((*examples, *random), explainer, judges, asking, seed=seed, progress=progress)
-    own, others = work[: len(examples)], work[len(examples) :]
-    only: dict[QuestionKind, Judge] = {"detection": judges["detection"]} if controls and "detection" in judges else {}
-    groups = _unlike(own, seed) if only else {}
-    questions = [*_questions(work, judges), *_questions(chain(*groups.values()), only)]
-    for judge in {id(judge): judge for judge, _, _ in questions}.values():
-        ahead(judge, [(text, question) for who, text, question in questions if who is judge])
-    nulls = _asked(others, judges)
-    return Naming(
-        model=model,
-        explainer=next((one.name.by for one in own), ""),
-        seed=seed,
-        signals=_judged(own, _asked(own, judges), nulls),
-        controls=_controls(groups, others, nulls, only) if only else (),
-    )
+def load_naming(path: str | Path) -> Naming:
+    """Read names; a damaged or foreign file, or one of a later schema, is refused with the reason."""
+    try:
+        return from_json(read_text(path))
+    except KeyholeError as error:
+        raise KeyholeError(f"{path} holds no names that can be read: {error}") from error
 
 
-def _check(examples: Sequence[Examples], random: Sequence[Examples], judges: Mapping[QuestionKind, Judge]) -> None:
-    ids = [one.subject.id for one in (*examples, *random)]
-    if len(set(ids)) < len(ids):
-        raise KeyholeError("two signals have the same id, so their names could not be told apart: number them.")
-    for kind in judges:
-        if kind not in get_args(QuestionKind):
-            raise KeyholeError(f"there are no questions of kind {kind!r}, but {', '.join(get_args(QuestionKind))}.")
+def to_json(naming: Naming) -> str:
+    """Names as a JSON document, from which `from_json` makes an equal record."""
+    return json.dumps(plain(naming), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def _explained(
-    every: Sequence[Examples],
-    explainer: Explainer,
-    judges: Mapping[QuestionKind, Judge],
-    asking: Asking,
-    *,
-    seed: int,
-    progress: Progress,
-) -> list[_Work]:
-    """Split, explain by the one half, and make questions of the other."""
-    salts = [crc32(f"{seed} {one.subject.id}".encode()) for one in every]  # the same whichever it is named with
-    halves = [Halves(*split(one.shown, salt)) for one, salt in zip(every, salts, strict=True)]
-    shown = [(half.fires(asking.high), half.background) for half in halves]
-    ahead(explainer, shown)
-    work = list[_Work]()
-    for one, salt, half, pair in zip(every, salts, halves, shown, strict=True):
-        posed = {(kind, of): pose(kind, half, of, asking, seed=salt) for kind in judges for of in get_args(Span)}
-        work.append(_Work(one, half, explainer(*pair), posed))
-        progress(len(work), len(every))
-    return work
+def plain(naming: Naming) -> dict[str, Any]:
+    """The document of names as plain data."""
+    return {"schema": SCHEMA, "naming": asdict(naming)}
 
 
-def _questions(work: Iterable[_Work], judges: Mapping[QuestionKind, Judge]) -> Iterator[tuple[Judge, str, Question]]:
-    """All that is asked, of whom."""
-    for one, (kind, judge), of in product(work, judges.items(), get_args(Span)):
-        yield from ((judge, one.name.text or "", posed.question) for posed in one.questions(kind, of))
+def from_json(text: str) -> Naming:
+    """Names from their JSON document."""
+    document = parse_json(text)
+    require_fields(document, ("schema", "naming"), "the document")
+    schema, plain_naming = document["schema"], document["naming"]
+    require(schema in (1, SCHEMA), f"its schema is {quoted(schema)}, and 1 to {SCHEMA} are read here.")
+    if schema == 1 and isinstance(plain_naming, dict):
+        plain_naming = {**plain_naming, "signals": _as_schema_2(plain_naming.get("signals"))}
+    naming = read(Naming, plain_naming)
+    ids = [named.id for named in naming.signals]
+    require(len(set(ids)) == len(ids), "two signals have the same id.")
+    for named in naming.signals:
+        for shown in named.examples:
+            require(0 <= shown.src <= shown.dest < len(shown.tokens), f"an example of {named.id} has no such tokens.")
+    return naming
 
 
-def _asked(work: Sequence[_Work], judges: Mapping[QuestionKind, Judge]) -> Tests:
-    """Every kind of question to every signal, one question at a time."""
-    return {
-        (kind, of): [
-            tested(posed, [judge(one.name.text or "", asked.question) for asked in posed], of) if posed else None
-            for one in work
-            for posed in [one.questions(kind, of)]
-        ]
-        for kind, judge in judges.items()
-        for of in get_args(Span)
-    }
-
-
-def _judged(work: Sequence[_Work], asked: Tests, nulls: Tests) -> tuple[Named, ...]:
-    """p-values corrected over signals, and each signal beside random directions on the same kind of questions."""
-    tests: list[list[Tested]] = [[] for _ in work]
-    for kind, rows in asked.items():
-        for own, row in zip(tests, beyond(corrected(rows), nulls.get(kind, ())), strict=True):
-            own += [row] if row is not None else []
-    return tuple(_named(one, tuple(own)) for one, own in zip(work, tests, strict=True))
-
-
-def _named(work: _Work, tests: tuple[Tested, ...]) -> Named:
-    subject = work.examples.subject
-    top = sorted((one for one in work.halves.seen if one.pick == "top"), key=lambda one: -one.value)
-    about = dict(subject.about)
-    return Named(subject.id, subject.kind, subject.head, about, work.name, tests, tuple(top[:_FEW]))
-
-
-def _unlike(own: Sequence[_Work], seed: int) -> dict[str, list[_Work]]:
-    """The same signals with names that are not theirs: another signal's, and their commonest tokens."""
-    named = [one for one in own if one.name.text is not None]
-    given = shuffled([one.examples.subject.head for one in named], seed)
-    pairs = [(one, named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
-    swapped = [replace(one, name=name) for one, name in pairs if name.text != one.name.text]  # or it would be its own
-    return {SHUFFLED: swapped, ALONE: [replace(one, name=tokens_alone(_top(one), ())) for one in own]}
-
-
-def _controls(
-    groups: Mapping[str, Sequence[_Work]], others: Sequence[_Work], nulls: Tests, only: Mapping[QuestionKind, Judge]
-) -> tuple[Share, ...]:
-    """What is above chance without being the signal's name, or without there being a signal; and what passes of these.
-
-    Random directions are held against one another: each half has its ranks among the other half.
-    """
-    found = [
-        share(group, [one.outcome() for one in _judged(work, _asked(work, only), {})], RIGHT)
-        for group, work in groups.items()
-        if work
-    ]
-    if not others:
-        return tuple(found)
-    halves = [_judged(others[i::2], _every_other(nulls, i), _every_other(nulls, 1 - i)) for i in (0, 1)]
-    right = share(RANDOM, [one.outcome() for one in _judged(others, nulls, {})], RIGHT)
-    return (*found, right, share(RANDOM_PASS, [one.outcome() for half in halves for one in half]))
-
-
-def _every_other(tests: Tests, first: int) -> Tests:
-    return {kind: rows[first::2] for kind, rows in tests.items()}
-
-
-def _top(work: _Work) -> list[Shown]:
-    return [one for one in work.halves.seen if one.pick == "top"]
+def _as_schema_2(signals: Any) -> Any:
+    """Signals of schema 1 as later ones have them; what fits no schema is left to the reader."""
+    try:
+        for signal in (signals := with_numbers(signals)):
+            for test in signal["tests"]:
+                test["questions"] = test.pop("asked")
+    except (TypeError, KeyError, AttributeError):
+        pass
+    return signals

@@ -16,14 +16,16 @@ class GenerateSettings:
     ('Mary', 'John')
     """
 
-    max_new_tokens: int = option(40, "Tokens that are written at most.", least=1)
+    max_new_tokens: int = option(40, "How many tokens are written at most.", least=1)
     temperature: float = option(
-        0.0, "0: always the likeliest token. Above 0, tokens are drawn; 1 as the model's probabilities say.", least=0
+        0.0, "How freely tokens are drawn: 0 takes the likeliest, 1 draws as the model's probabilities say.", least=0
     )
-    top_p: float = option(1.0, "Draw from the likeliest tokens that make up this share of the probability.", most=1)
-    top_k: int | None = option(None, "Draw from this many of the likeliest tokens.", least=1)
-    seed: int = option(0, "Of the draws.", least=0)
-    stop: tuple[str, ...] = option((), "End where this text is written; repeatable.", metavar="TEXT")
+    top_p: float = option(
+        1.0, "Draw from the likeliest tokens that together have this probability, above 0 and up to 1.", most=1
+    )
+    top_k: int | None = option(None, "Draw from this many of the likeliest tokens. Default: from all.", least=1)
+    seed: int = option(0, "Seed of the draws.", least=0)
+    stop: tuple[str, ...] = option((), "End where this text is written; repeatable. Default: nowhere.", metavar="TEXT")
 
     def __post_init__(self) -> None:
         texts = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from keyhole.errors import KeyholeError
 from keyhole.settings.fields import option, require_choices, takes_old_names
-from keyhole.settings.measuring import LEVEL, PANEL, SUFFICIENT, SUFFICIENT_BOTH_SIGNS, SUFFICIENT_LEVEL
+from keyhole.settings.measuring import LEVEL, PANEL, SUFFICIENT, SUFFICIENT_BOTH_SIGNS, SUFFICIENT_LEVEL, check_level
 from keyhole.settings.tracing import ACCPP, TAU, MetricName, Probability, TraceSettings
 
 Wrong = Literal["keep", "skip"]
@@ -58,8 +58,7 @@ class Tracing(TraceSettings):
         require_choices(self)
         if (self.level, self.both_signs) != (LEVEL, False) and not self.sufficient:
             raise KeyholeError("level and both signs are of circuits that suffice: ask for these (sufficient).")
-        if not 0 < self.level <= 1:
-            raise KeyholeError(f"level is {self.level}, but the share of an answer that is kept lies between 0 and 1.")
+        check_level(self.level)
         if self.sufficient and not self.as_usual():
             raise KeyholeError(
                 "circuits that suffice are searched for and not traced: leave out method, metric, tau, keys, "

@@ -14,9 +14,10 @@ import torch
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
-from keyhole.faithfulness.sufficient import Chosen, SearchRequest, ask, sufficient_together
+from keyhole.faithfulness.sufficient import SearchRequest, ask, sufficient_together
 from keyhole.models.model import Model
 from keyhole.models.run import Run
+from keyhole.settings.measuring import SufficientSettings
 from keyhole.store.manifest import Outcome, Status
 from keyhole.store.settings import Alike, Tracing, like_of
 from keyhole.store.store import signal_vectors
@@ -137,7 +138,7 @@ def _sufficient(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> l
     """The circuits that suffice for some prompts, or why there are none."""
     asked = [_asked(one, tracing, alike) for one in ran]
     askable = [one for one in asked if isinstance(one, SearchRequest)]
-    made = iter(sufficient_together(askable, Chosen(tracing.level, tracing.both_signs)))
+    made = iter(sufficient_together(askable, SufficientSettings(tracing.level, tracing.both_signs)))
     circuits = [next(made) if isinstance(one, SearchRequest) else one for one in asked]
     return [_bare(one) if isinstance(one, KeyholeError) else one for one in circuits]
 

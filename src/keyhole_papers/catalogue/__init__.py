@@ -4,10 +4,13 @@ A file per paper has an item for each, in the order in which a report shows them
 """
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from keyhole.errors import KeyholeError
 from keyhole.strict import fits, quoted, read_text, require
 
 Paper = Literal["svf", "svt", "cc", "talk"]
@@ -35,7 +38,7 @@ class Published:
 
     @property
     def paper(self) -> Paper:
-        """Which one?"""
+        """The paper, or the talk, that it stands in."""
         return next(paper for paper in PAPERS if paper == self.id.partition("-")[0])
 
     @property
@@ -68,3 +71,22 @@ def _item(row: dict[str, Any], paper: Paper) -> Published:
 
 
 CATALOGUE: dict[str, Published] = {item.id: item for paper in PAPERS for item in published(paper)}
+
+
+def resolve(ids: Sequence[str] | str, paper: Paper | None = None) -> list[str]:
+    """The ids meant, in the catalogue's order: "all", or each by name; of one paper only, if it is given."""
+    ids = [ids] if isinstance(ids, str) else ids
+    for id in ids:
+        if id not in CATALOGUE and id != "all":
+            raise KeyholeError(_unknown(id))
+    wanted = set(CATALOGUE) if "all" in ids else set(ids)
+    chosen = [id for id, item in CATALOGUE.items() if id in wanted and paper in (None, item.paper)]
+    if wanted and not chosen:
+        raise KeyholeError(f"none of {', '.join(ids)} is of {paper!r}: leave the paper out, or name its own items.")
+    return chosen
+
+
+def _unknown(id: str) -> str:
+    near = get_close_matches(id, CATALOGUE, 5) or [other for other in CATALOGUE if other.startswith(id)][:5]
+    hint = f"do you mean {', '.join(near)}?" if near else "`keyhole reproduce --list` shows all ids."
+    return f"there is no published item {id!r}: {hint}"

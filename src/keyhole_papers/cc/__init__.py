@@ -1,6 +1,6 @@
 """How are published contrasts repeated on a model? One study per task and model, shared by its figures.
 
-On what that was measured, the model, its heads and contrasts, says what it makes of a verdict.
+Which model, heads and contrasts were measured decides what a verdict can say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ from keyhole.features.contrast.studies import Selection, Study, StudySettings, s
 from keyhole.features.contrast.subspace import random_bases
 from keyhole.models.model import Model
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.experiment import Asked, Job, loaded
-from keyhole_papers.finding import Finding, Findings, Provenance
+from keyhole_papers.experiment import Job, loaded
+from keyhole_papers.finding import Finding, Findings, Provenance, holds_of, last_name
 from keyhole_papers.results import Verdict
 
 Task = Literal["boxes", "lists"]
@@ -38,19 +38,19 @@ MOST = 0.5  # of keys, where a claim says that they lie with their queries
 _SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
 
 
-def boxes_of(asked: Asked) -> int:
+def boxes_of(job: Job) -> int:
     """How many boxes the prompts of a study have."""
-    return 5 if asked.quick else 9
+    return 5 if job.quick else 9
 
 
 @lru_cache(maxsize=2)  # both tasks of one model
-def studied(asked: Asked, task: Task) -> Study:
+def studied(job: Job, task: Task) -> Study:
     """The study of a task on a model, made once."""
-    model = loaded(asked.model, asked.device, asked.choices.dtype)
-    how, sizes = _how(model, task, asked), _sizes(model, task, asked)
+    model = loaded(job.model, job.device, job.dtype)
+    how, sizes = _how(model, task, job), _sizes(model, task, job)
     fits: dict[str, Contrast]
     make: Callable[..., Contrast]
-    seeds = 2 * asked.seed, 2 * asked.seed + 1
+    seeds = 2 * job.seed, 2 * job.seed + 1
     # Crossed, as the paper's text says. Two matching pairs, as in its code, also find where the copy's pair is
     # stronger, and there queries and keys of one thing point in opposite directions.
     if task == "boxes":
@@ -63,23 +63,18 @@ def studied(asked: Asked, task: Task) -> Study:
         fits = {"category": lists_contrast(model, sizes[0], seed=seeds[0], **how)}
         make, rule = lists_test, Selection("ratio", 0.1, top=3)
     heads, passed = _selected(model, make(model, sizes[1], seed=seeds[1] + _SELECTION, **how), rule)
-    found = study(
-        model,
-        fits,
-        make(model, sizes[1], seed=seeds[1], **how),
-        heads=heads,
-        settings=StudySettings(
-            rank="energy",  # the paper's rule
-            centre="none",  # and its contrast
-            span="labels" if asked.choices.as_printed and task == "lists" else "pooled",
-            permutations=20 if asked.quick else 200,
-            draws=2 if asked.quick else 10,
-            answers=0,
-            seed=asked.seed,
-        ),
-        stage=lambda what: nullcontext(asked.progress),
+    settings = StudySettings(
+        rank="energy",  # the paper's rule
+        centre="none",  # and its contrast
+        span="labels" if job.as_printed and task == "lists" else "pooled",
+        permutations=20 if job.quick else 200,
+        draws=2 if job.quick else 10,
+        answers=0,
+        seed=job.seed,
     )
-    return replace(found, passed=passed)
+    test = make(model, sizes[1], seed=seeds[1], **how)
+    measured = study(model, fits, test, heads=heads, settings=settings, stage=lambda name: nullcontext(job.progress))
+    return replace(measured, passed=passed)
 
 
 def _selected(model: Model, contrast: Contrast, rule: Selection) -> tuple[tuple[Head, ...], bool]:
@@ -91,37 +86,35 @@ def _selected(model: Model, contrast: Contrast, rule: Selection) -> tuple[tuple[
 
 
 @lru_cache(maxsize=2)
-def held_out(asked: Asked, task: Task) -> dict[str, Collected]:
-    """Samples by feature that made none: the study's test, and for things in boxes (a test asks others) new prompts."""
-    found = studied(asked, task)
+def held_out(job: Job, task: Task) -> dict[str, Collected]:
+    """Samples by feature that made none: the study's test, and new prompts for things in boxes, which it lacks."""
+    test = studied(job, task).test
     if task == "lists":
-        return {"category": found.test}
-    model = found.test.model
-    others = lexical_contrast(
-        model, _sizes(model, task, asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, task, asked)
-    )
-    return {"order": found.test, "lexical": collect(model, others)}
+        return {"category": test}
+    how, n = _how(test.model, task, job), _sizes(test.model, task, job)[1]
+    others = lexical_contrast(test.model, n, seed=2 * job.seed + 1, cross=True, **how)
+    return {"order": test, "lexical": collect(test.model, others)}
 
 
-def _how(model: Model, task: Task, asked: Asked) -> dict[str, Any]:
+def _how(model: Model, task: Task, job: Job) -> dict[str, Any]:
     if task == "boxes":
-        return wording(model, asked.model) | {"n_boxes": boxes_of(asked)}
-    return wording(model, asked.model) | {"per_category": 2 if asked.model is None else 5}
+        return wording(model, job.model) | {"n_boxes": boxes_of(job)}
+    return wording(model, job.model) | {"per_category": 2 if job.model is None else 5}
 
 
-def wording(model: Model, asked: str | None) -> dict[str, Any]:
+def wording(model: Model, source: str | None) -> dict[str, Any]:
     """The organism's sentences for the organism, the paper's for all others, in a chat where the model has one."""
-    if asked is None:
+    if source is None:
         return {"wording": "plain", "chat": False}
     return {"wording": "instruct", "chat": bool(getattr(model.tokenizer, "chat_template", None))}
 
 
-def _sizes(model: Model, task: Task, asked: Asked) -> tuple[int, int]:
+def _sizes(model: Model, task: Task, job: Job) -> tuple[int, int]:
     """Prompts that make features, and that test them; the published numbers for all but the organism, or as printed."""
-    if asked.quick:
-        several = asked.choices.as_printed and task == "lists"  # a contrast of its own for each category
-        return len(FIVE) * max(FEWEST, model.dims.d_head) if several else 160 if asked.model else 60, 40
-    if asked.model is None and not asked.choices.as_printed:
+    if job.quick:
+        several = job.as_printed and task == "lists"  # a contrast of its own for each category
+        return len(FIVE) * max(FEWEST, model.dims.d_head) if several else 160 if job.model else 60, 40
+    if job.model is None and not job.as_printed:
         return 400, 200
     return (3000, 1000) if task == "boxes" else (2000, 1000)
 
@@ -162,11 +155,11 @@ def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
     1.0
     """
     kinds = sorted(set(labels))
-    own = torch.tensor([kinds.index(label) for label in labels])
+    codes = torch.tensor([kinds.index(label) for label in labels])
     q, k = q - q.mean(0), k - k.mean(0)
-    centres = torch.stack([q[own == i].mean(0) for i in range(len(kinds))])
+    centres = torch.stack([q[codes == i].mean(0) for i in range(len(kinds))])
     cosines = torch.nn.functional.cosine_similarity(k[:, None], centres[None], dim=-1)
-    return float((cosines.argmax(1) == own).double().mean())
+    return float((cosines.argmax(1) == codes).double().mean())
 
 
 def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, seed: int = 0) -> list[float]:
@@ -174,9 +167,9 @@ def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, see
     return [aligned(q @ basis, k @ basis, labels) for basis in random_bases(q.shape[1], rank, DRAWS, seed)]
 
 
-def cloud(seen: Points, title: str, *, ordered: bool = False) -> Figure:
+def cloud(shown: Points, title: str, *, ordered: bool = False) -> Figure:
     """Queries and keys in their first components."""
-    return pca_figure(seen.q, seen.k, seen.labels, seen.labels, title=title, ordered=ordered)
+    return pca_figure(shown.q, shown.k, shown.labels, shown.labels, title=title, ordered=ordered)
 
 
 @dataclass(frozen=True)
@@ -184,7 +177,7 @@ class Subject:
     """What a reader must know of the model and heads behind an item."""
 
     id: str
-    asked: str | None  # None: the organism
+    source: str | None  # None: the organism
     model: str
     heads: tuple[Head, ...]
     passed: bool  # the published selection; if not, these look most at the right keys
@@ -194,7 +187,7 @@ class Subject:
     @property
     def published(self) -> bool:
         """Is the model the published one?"""
-        return self.asked is not None and _last(self.asked) == _last(CATALOGUE[self.id].needs or "")
+        return self.source is not None and last_name(self.source) == last_name(CATALOGUE[self.id].needs)
 
     @property
     def mere(self) -> list[str]:
@@ -207,41 +200,32 @@ class Subject:
             return "reproduced" if holds else "partly" if part else "not"
         return "partly" if holds else "needs a model"
 
-    @property
-    def of(self) -> Provenance:
-        """Which model stood in for which?"""
-        return Provenance(self.asked, self.published, CATALOGUE[self.id].needs or "")
-
-    def findings(self, rows: Sequence[Finding], *, holds: bool, part: bool = False, remark: str) -> Findings:
-        """What was found, if all of it or a part holds."""
-        verdict = self.verdict(holds, part=part)
-        return Findings(rows, self.of, remark=f"{self.selection}{remark}", judged=verdict)
-
-    @property
-    def selection(self) -> str:
-        """Whether heads passed, before all else that is told."""
-        return "" if self.passed else "No head passed the published selection; these look most at the right keys. "
+    def findings(
+        self, rows: Sequence[Finding], *, holds: bool | None = None, part: bool = False, remark: str
+    ) -> Findings:
+        """The verdict if all of it `holds` (None: every claim of the rows, in selected heads), or a part."""
+        every = all(holds_of(rows)) and self.passed if holds is None else holds
+        of = Provenance(self.source, self.published, CATALOGUE[self.id].needs or "")
+        failed = "No head passed the published selection; these look most at the right keys. "
+        remark = f"{'' if self.passed else failed}{remark}"
+        return Findings(rows, of, remark=remark, judged=self.verdict(every, part=part))
 
     @property
     def means(self) -> str:
         """That contrasts are the paper's, and where a difference of means is the whole story."""
         shares = ", ".join(f"{name} {share:.2f}" for name, share in self.shifts.items())
-        told = f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}."
-        told += " Features are the span of every category's own contrast, as printed." if self.spans else ""
+        text = f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}."
+        text += " Features are the span of every category's own contrast, as printed." if self.spans else ""
         mere = f"The contrast of {' and '.join(self.mere)} is a mere difference of means"
-        return f"{told} {mere}, which all queries prefer alike." if self.mere else told
+        return f"{text} {mere}, which all queries prefer alike." if self.mere else text
 
 
 def subject(job: Job, task: Task, id: str) -> Subject:
     """The subject of an item: the model of the job, and the heads selected for its task."""
-    study = studied(job.asked, task)
+    study = studied(job, task)
     shifts = {
         name: median(float(features.mean_shift[features.at(head)]) for head in study.selected)
         for name, features in study.features.items()
     }
     spans = study.settings.span == "labels"
     return Subject(id, job.model, study.model, study.selected, study.passed, shifts, spans)
-
-
-def _last(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2].lower()

@@ -13,7 +13,7 @@ from keyhole.lab.payload import VALIDATION, Payload, PayloadSettings, ceiling, t
 from keyhole.lab.payload_features import Latent, LatentFeature, latent_feature
 from keyhole.lab.payload_task import Latents
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
-from keyhole_papers.finding import TOY, Finding, Findings, of_part
+from keyhole_papers.finding import TOY, Finding, Findings, holds_of, of_part
 from keyhole_papers.results import Verdict
 
 T = TypeVar("T")
@@ -50,10 +50,10 @@ class Ranks(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell(Generic[T]):
-    """What was found in the heads of one setting, one per seed, and in the first of them before training."""
+    """The results in the heads of one setting, one per seed, and in the first of them before training."""
 
     heads: Sequence[Payload]
-    found: Sequence[T]
+    results: Sequence[T]
     untrained: Sequence[T] = ()
 
 
@@ -65,8 +65,8 @@ def measured(
 ) -> Grid[T]:
     """The same of every trained head, and of so many of each setting before training."""
     return {
-        setting: Cell(own, [of(head) for head in own], [of(head) for head in untrained(own[:raw])])
-        for setting, own in heads_of(job, settings, latents, seeds).items()
+        setting: Cell(heads, [of(head) for head in heads], [of(head) for head in untrained(heads[:raw])])
+        for setting, heads in heads_of(job, settings, latents, seeds).items()
     }
 
 
@@ -75,7 +75,7 @@ def heads_of(job: Job, settings: Sequence[Setting], latents: Latents, seeds: int
     if job.quick:
         settings, seeds = settings[:2], min(seeds, 2)
     changes = QUICK if job.quick else {}
-    preset = PayloadSettings.printed if job.choices.as_printed else PayloadSettings.fast
+    preset = PayloadSettings.printed if job.as_printed else PayloadSettings.fast
     cells = [
         preset(r1, r2, d_head, latents=latents, seed=job.seed + seed, **changes)
         for r1, r2, d_head in settings
@@ -105,7 +105,7 @@ def untrained(heads: Iterable[Payload]) -> list[Payload]:
 
 def feature_of(job: Job, head: Payload, latent: Latent) -> LatentFeature:
     """The latent's subspaces in a head; as printed, a negative's latent is never the query's."""
-    triplets, differ = 4096 if job.quick else 40_960, job.choices.as_printed
+    triplets, differ = 4096 if job.quick else 40_960, job.as_printed
     return latent_feature(head, latent, triplets=triplets, differ=differ, seed=job.seed)
 
 
@@ -129,7 +129,7 @@ def reachable(settings: PayloadSettings) -> float:
 
 
 def attended(settings: PayloadSettings) -> float:
-    """How often is the right token the one found? `reachable` without lucky payloads."""
+    """How often does the right token win? `reachable` without lucky payloads."""
     if settings.latents == "discrete":
         return (settings.payloads * ceiling(settings) - 1) / (settings.payloads - 1)
     n = min(settings.r1 + settings.r2, settings.d_head)
@@ -147,8 +147,8 @@ def reached(heads: Iterable[Payload]) -> list[float]:
 def are_trained(heads: Iterable[Payload]) -> bool:
     """Does every head do its task? In the printed noise, as far as that lets it, and having stopped by itself."""
     return all(
-        own >= IN_NOISE and head.trained < head.settings.max_steps if as_printed([head]) else own >= TRAINED
-        for head, own in ((head, reached([head])[0]) for head in heads)
+        share >= IN_NOISE and head.trained < head.settings.max_steps if as_printed([head]) else share >= TRAINED
+        for head, share in ((head, reached([head])[0]) for head in heads)
     )
 
 
@@ -157,9 +157,10 @@ def as_printed(heads: Iterable[Payload]) -> bool:
     return all(_is_printed(head.settings) for head in heads)
 
 
-def _is_printed(own: PayloadSettings) -> bool:
-    printed = PayloadSettings.printed(own.r1, own.r2, own.d_head, latents=own.latents, seed=own.seed)
-    return own == replace(printed, max_steps=own.max_steps)  # which is not printed
+def _is_printed(settings: PayloadSettings) -> bool:
+    kind, steps = {"latents": settings.latents, "seed": settings.seed}, settings.max_steps  # which are not printed
+    printed = PayloadSettings.printed(settings.r1, settings.r2, settings.d_head, **kind)
+    return settings == replace(printed, max_steps=steps)
 
 
 def as_trained(verdict: Verdict, heads: Sequence[Payload]) -> Verdict:
@@ -169,30 +170,30 @@ def as_trained(verdict: Verdict, heads: Sequence[Payload]) -> Verdict:
     return verdict if as_printed(heads) or verdict != "reproduced" else "partly"
 
 
-def told_training(heads: Sequence[Payload]) -> str:
+def training_note(heads: Sequence[Payload]) -> str:
     """How the heads were trained, and how far they came."""
-    shares, own = reached(heads), heads[0].settings
-    far = f"accuracy {100 * min(shares):.0f} to {100 * max(shares):.0f} % of what can be reached"
+    shares, settings = reached(heads), heads[0].settings
+    far = f"accuracy {min(shares):.0%} to {max(shares):.0%} of what can be reached"
     if as_printed(heads):
         steps = [head.trained for head in heads]
         return (
-            f"Trained as printed, with lr {own.lr:g}, noise and maps of standard Gaussians, until {own.patience} "
-            f"validations brought no gain ({min(steps):,} to {max(steps):,} steps): {far} without noise; the verdict "
-            f"asks for {100 * IN_NOISE:.0f} % of every head, and that it stopped by itself."
+            f"Trained as printed, with lr {settings.lr:g}, noise and maps of standard Gaussians, until "
+            f"{settings.patience} validations brought no gain ({min(steps):,} to {max(steps):,} steps): {far} without "
+            f"noise; the verdict needs {IN_NOISE:.0%} of every head, and that it stopped by itself."
         )
-    printed = PayloadSettings.printed(own.r1, own.r2, own.d_head)
-    noise = f" and noise {own.noise:g} instead of {printed.noise:g}" if own.noise != printed.noise else ""
+    printed = PayloadSettings.printed(settings.r1, settings.r2, settings.d_head)
+    noise = f" and noise {settings.noise:g} instead of {printed.noise:g}" if settings.noise != printed.noise else ""
     return (
-        f"Trained with lr {own.lr:g} for {own.max_steps:,} steps instead of lr {printed.lr:g} with early stopping "
-        f"(cc-table1){noise}: {far}; the verdict asks for {100 * TRAINED:.0f} % of every head, and is partly at most: "
+        f"Trained with lr {settings.lr:g} for {settings.max_steps:,} steps instead of lr {printed.lr:g} with early "
+        f"stopping (cc-table1){noise}: {far}; the verdict needs {TRAINED:.0%} of every head, and is partly at most: "
         "settings are not the printed ones (--as-printed)."
     )
 
 
 def of_heads(rows: Sequence[Finding], heads: Sequence[Payload], *, first: bool, full: bool, remark: str) -> Findings:
-    """What is found in trained heads: nothing without the first claim, and in full only as printed."""
+    """Findings in trained heads: nothing without the first claim, and in full only as printed."""
     verdict = as_trained("reproduced" if full else "partly", heads) if first else "not"
-    return Findings(rows, TOY, remark=f"{remark} {SEEDS} {told_training(heads)}", judged=verdict)
+    return Findings(rows, TOY, remark=f"{remark} {SEEDS} {training_note(heads)}", judged=verdict)
 
 
 _SIZES = [Setting(3, 5, 16), Setting(3, 4, 8)]  # both printed sizes of the head
@@ -208,7 +209,7 @@ class Printed:
 def measure(job: Job) -> Printed:
     """Heads with the printed settings, and their ranks; as printed, on the data of the text too."""
     changes: dict[str, Any] = {"max_steps": 400, "lr": 1e-2, "batch": 64} if job.quick else {}
-    preset = PayloadSettings.printed if job.choices.as_printed else PayloadSettings.paper
+    preset = PayloadSettings.printed if job.as_printed else PayloadSettings.paper
     grid = {}
     for x in _SIZES:
         cells = [preset(*x, seed=job.seed + i, **changes) for i in range(1 if job.quick else 3)]
@@ -231,7 +232,7 @@ def table(record: Printed) -> Findings:
             Finding("accuracy", [head.accuracy for head in cell.heads]),
             Finding("can be reached", reachable(cell.heads[0].settings)),
             Finding("reached", reached(cell.heads), f"{least:.0%} or more without noise", are_trained(cell.heads)),
-            Finding("exact ranks", cell.found, "all", all(cell.found)),
+            Finding("exact ranks", cell.results, "all", all(cell.results)),
             joint=" ",
         )
     data = "Noise and maps of standard Gaussians, as in the text."
@@ -240,7 +241,7 @@ def table(record: Printed) -> Findings:
             f"Noise of {heads[0].settings.noise:g} and scaled maps as in the authors' code; the text has standard "
             "Gaussians for both (--as-printed)."
         )
-    holds = all(row.holds for row in rows if row.holds is not None)
+    holds = all(holds_of(rows))
     verdict: Verdict = "not" if not are_trained(heads) else "reproduced" if holds else "partly"
     return Findings(rows, TOY, unless="every head is trained", remark=f"{SEEDS} {data}", judged=verdict)
 

@@ -46,7 +46,7 @@ Means = Mapping[str, Sequence[float]]  # over cells, by seed
 
 @dataclass(frozen=True)
 class Recovered:
-    """Ranks in grids of heads, and where true ones are claimed; of heads of this accuracy, if one is told."""
+    """Ranks in grids of heads, and where true ones are claimed; of heads of this accuracy, if one is claimed."""
 
     grids: Sequence[Grid[Ranks]]  # each of one kind of latents and one size
     claimed: Sequence[Where]
@@ -57,7 +57,7 @@ def measure_ranks(
     job: Job, *, variants: Sequence[tuple[Latents, int]], claimed: Sequence[Where], accuracy: float | None = None
 ) -> Recovered:
     """The ranks of every head's contrasts."""
-    printed = job.choices.as_printed
+    printed = job.as_printed
     sizes = {
         d_head: tuple(grid)[: 2 if job.quick else None] for d_head, grid in (_PRINTED if printed else _GRIDS).items()
     }
@@ -75,28 +75,28 @@ def recovered(record: Recovered) -> Findings:
     claimed: list[bool] = []
     raw: list[bool] = []
     for grid in record.grids:
-        own, after, before = payload.every(grid), exact(grid, trained=True), exact(grid, trained=False)
+        within, after, before = payload.every(grid), exact(grid, trained=True), exact(grid, trained=False)
         claimed += [flag for where in record.claimed for flag in after[where]]
         raw += [flag for where in record.claimed for flag in before[where]]
         rows += of_part(
-            f"{own[0].settings.latents} {own[0].settings.d_head}",
+            f"{within[0].settings.latents} {within[0].settings.d_head}",
             *(_row_of(where, flags, where in record.claimed) for where, flags in after.items() if flags),
             *(Finding(f"untrained exact {where}", flags) for where, flags in before.items() if flags),
-            Finding("accuracy", [head.accuracy for head in own], digits=2),
-            Finding("can be reached", [payload.reachable(head.settings) for head in own], digits=2),
-            Finding("reached", payload.reached(own), digits=2),
+            Finding("accuracy", [head.accuracy for head in within], digits=2),
+            Finding("can be reached", [payload.reachable(head.settings) for head in within], digits=2),
+            Finding("reached", payload.reached(within), digits=2),
             joint=" ",
         )
-    found = mean(claimed) if claimed else 0.0
+    share = mean(claimed) if claimed else 0.0
     learned = bool(claimed) and wilson(sum(claimed), len(claimed))[1] > mean(raw)
     able = record.accuracy is None or all(round(head.accuracy, 2) >= record.accuracy for head in heads)
-    full = found >= _NEARLY_ALL and learned and able
-    return payload.of_heads(rows, heads, first=found >= _MOSTLY, full=full, remark=_note(heads, record.accuracy))
+    full = share >= _NEARLY_ALL and learned and able
+    return payload.of_heads(rows, heads, first=share >= _MOSTLY, full=full, remark=_note(heads, record.accuracy))
 
 
 def _row_of(where: Where, flags: Sequence[bool], claimed: bool) -> Finding:
-    asked, holds = (f"{_NEARLY_ALL:.0%} of heads", mean(flags) >= _NEARLY_ALL) if claimed else ("", None)
-    return Finding(f"exact {where}", flags, asked, holds)
+    claim, holds = (f"{_NEARLY_ALL:.0%} of heads", mean(flags) >= _NEARLY_ALL) if claimed else ("", None)
+    return Finding(f"exact {where}", flags, claim, holds)
 
 
 def exact(grid: Grid[Ranks], trained: bool) -> dict[Where, list[bool]]:
@@ -104,8 +104,8 @@ def exact(grid: Grid[Ranks], trained: bool) -> dict[Where, list[bool]]:
     flags: dict[Where, list[bool]] = {where: [] for where in _WHERE}
     for setting, cell in grid.items():
         where: Where = "below" if setting.filled < 1 else "at" if setting.filled == 1 else "beyond"
-        own = cell.found if trained else cell.untrained
-        flags[where] += [ranks == (setting.r1, setting.r2) for ranks in own]
+        results = cell.results if trained else cell.untrained
+        flags[where] += [ranks == (setting.r1, setting.r2) for ranks in results]
     return flags
 
 
@@ -129,17 +129,19 @@ def draw_ranks(record: Recovered) -> dict[str, Figure]:
     """Tables of median ranks."""
     figures = {}
     for grid in record.grids:
-        own = payload.every(grid)[0].settings
+        settings = payload.every(grid)[0].settings
         ranks = _ranks_in(grid)
         table = torch.full((len(ranks), len(ranks), 2), -1)
         for (r1, r2, _), cell in grid.items():
-            i, j, median = ranks.index(r1), ranks.index(r2), torch.tensor(cell.found).median(0).values
+            i, j, median = ranks.index(r1), ranks.index(r2), torch.tensor(cell.results).median(0).values
             table[i, j] = median
-            if Setting(r2, r1, own.d_head) not in grid:
+            if Setting(r2, r1, settings.d_head) not in grid:
                 table[j, i] = median.flip(0)
         seeds = len(next(iter(grid.values())).heads)
-        title = f"Recovered ranks, {own.latents}, d_head = {own.d_head}, median of {seeds} seeds"
-        figures[f"ranks-{own.latents}-{own.d_head}"] = rank_grid_figure(table, ranks, ranks, own.d_head, title=title)
+        title = f"Recovered ranks, {settings.latents}, d_head = {settings.d_head}, median of {seeds} seeds"
+        figures[f"ranks-{settings.latents}-{settings.d_head}"] = rank_grid_figure(
+            table, ranks, ranks, settings.d_head, title=title
+        )
     return figures
 
 
@@ -163,17 +165,17 @@ def measure_phases(job: Job) -> Phases:
 
 def _row(job: Job, head: Payload) -> Row:
     z1, z2 = payload.feature_of(job, head, "z1"), payload.feature_of(job, head, "z2")
-    own = Setting(head.settings.r1, head.settings.r2, head.settings.d_head)
-    least, overlap = max(0, z1.rank + z2.rank - own.d_head) / min(z1.rank, z2.rank), key_overlap(z1, z2)
+    setting = Setting(head.settings.r1, head.settings.r2, head.settings.d_head)
+    least, overlap = max(0, z1.rank + z2.rank - setting.d_head) / min(z1.rank, z2.rank), key_overlap(z1, z2)
     return {
-        "missed": float(abs(z1.rank - own.r1) + abs(z2.rank - own.r2)),
+        "missed": float(abs(z1.rank - setting.r1) + abs(z2.rank - setting.r2)),
         "accuracy": head.accuracy,
         "reached": payload.reached([head])[0],
         "overlap": overlap,
         "off": 1 - diagonal_share(interaction(head)),
         "least overlap": least,
         _COUNTED: overlap - least,
-        "least off": 1 - bound(own),
+        "least off": 1 - bound(setting),
     }
 
 
@@ -186,9 +188,9 @@ def phases(record: Phases) -> Findings:
         for name, flags in claims.items():
             flags.append(risen(grid, name))
         for name in inside:
-            asked, holds = ("more than within, in every seed", claims[name][-1]) if name in claims else ("", None)
+            claim, holds = ("more than within, in every seed", claims[name][-1]) if name in claims else ("", None)
             within = Finding(f"{name} within", inside[name], digits=2)
-            rows += of_part(latents, within, Finding(f"{name} beyond", beyond[name], asked, holds, digits=2), joint=" ")
+            rows += of_part(latents, within, Finding(f"{name} beyond", beyond[name], claim, holds, digits=2), joint=" ")
     heads = payload.every(*record.grids.values())
     remark = (
         "Missed: ranks, |Δ1| + |Δ2|; overlap: of the key subspaces, least: what counting alone forces; off: share of "
@@ -197,7 +199,7 @@ def phases(record: Phases) -> Findings:
         "an even diagonal. Missed ranks are not; accuracy rises with the entries, as latents repeat less. Without "
         "ranks missed of either kind nothing is shown. Each number is a mean over cells; a head trained on (r1, "
         f"r2) stands for (r2, r1) and is drawn twice, counted once. Red: r1 + r2 = d_head. {payload.SEEDS} "
-        f"{payload.told_training(heads)}"
+        f"{payload.training_note(heads)}"
     )
     full = all(flag for flags in claims.values() for flag in flags)
     shown = payload.are_trained(heads) and any(claims["missed"])
@@ -213,8 +215,8 @@ def risen(grid: Grid[Row], name: str) -> bool:
 
 def means(grid: Grid[Row], *, beyond: bool) -> Means:
     """Every measure's mean over the cells that fit, or over those that do not, one value per seed."""
-    cells = [cell.found for setting, cell in grid.items() if (setting.filled > 1) == beyond]
-    names = next(iter(grid.values())).found[0]
+    cells = [cell.results for setting, cell in grid.items() if (setting.filled > 1) == beyond]
+    names = next(iter(grid.values())).results[0]
     return {name: [sum(row[name] for row in seed) / len(seed) for seed in zip(*cells, strict=True)] for name in names}
 
 
@@ -231,7 +233,7 @@ def _figure(grid: Grid[Row], latents: Latents) -> Figure:
         table = torch.full((len(ranks), len(ranks)), float("nan"))
         for (r1, r2, _), cell in grid.items():
             i, j = ranks.index(r1), ranks.index(r2)
-            table[i, j] = table[j, i] = sum(row[name] for row in cell.found) / len(cell.found)  # either may be r1
+            table[i, j] = table[j, i] = sum(row[name] for row in cell.results) / len(cell.results)  # either may be r1
         most = max(1.0, float(table.nan_to_num().max()))
         axis.imshow(table.tolist(), cmap="Blues", origin="lower", aspect="auto", vmin=0, vmax=most)
         capacity(axis, ranks, ranks, _D_HEAD)
@@ -248,12 +250,12 @@ def _figure(grid: Grid[Row], latents: Latents) -> Figure:
     return figure
 
 
-_one = partial(measure_ranks, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99)
-_others = partial(
+_eight = partial(measure_ranks, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99)
+_larger = partial(
     measure_ranks, variants=[("gaussian", 8), ("discrete", 16), ("gaussian", 16)], claimed=["below", "at"]
 )
 RUNS: dict[str, Attempt] = {
-    "cc-fig2": Experiment(_one, recovered, draw_ranks, heeds=AS_PRINTED),
-    "cc-fig11": Experiment(_others, recovered, draw_ranks, heeds=AS_PRINTED),
+    "cc-fig2": Experiment(_eight, recovered, draw_ranks, heeds=AS_PRINTED),
+    "cc-fig11": Experiment(_larger, recovered, draw_ranks, heeds=AS_PRINTED),
     "cc-phase": Experiment(measure_phases, phases, draw_phases),
 }

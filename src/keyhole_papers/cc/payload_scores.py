@@ -38,7 +38,7 @@ class Interactions:
     """G in the heads of every setting, and beside discrete latents that of continuous ones."""
 
     latents: Latents
-    found: Grid[Tensor]
+    grid: Grid[Tensor]
     continuous: Grid[Tensor] = field(default_factory=dict)
 
 
@@ -50,17 +50,17 @@ def measure_interactions(job: Job, latents: Latents) -> Interactions:
 
 def diagonal(record: Interactions) -> Findings:
     """Do latents keep to themselves where they fit, and share directions where they do not?"""
-    shares = {setting: [diagonal_share(G) for G in cell.found] for setting, cell in record.found.items()}
-    within = [share for setting, own in shares.items() if setting.filled <= 1 for share in own]
-    beyond = [share for setting, own in shares.items() if setting.filled > 1 for share in own]
+    shares = {setting: [diagonal_share(G) for G in cell.results] for setting, cell in record.grid.items()}
+    within = [share for setting, values in shares.items() if setting.filled <= 1 for share in values]
+    beyond = [share for setting, values in shares.items() if setting.filled > 1 for share in values]
     rows: list[Finding] = []
-    for setting, cell in record.found.items():
-        asked, holds = f"at least {_DIAGONAL}", min(shares[setting]) >= _DIAGONAL
+    for setting, cell in record.grid.items():
+        claim, holds = f"at least {_DIAGONAL}", min(shares[setting]) >= _DIAGONAL
         if setting.filled > 1:
-            asked, holds = "less than where they fit", max(shares[setting]) < min(within, default=0.0)
+            claim, holds = "less than where they fit", max(shares[setting]) < min(within, default=0.0)
         rows += of_part(
             str(setting),
-            Finding("diagonal", shares[setting], asked, holds),
+            Finding("diagonal", shares[setting], claim, holds),
             Finding("bound", bound(setting)),
             Finding("asymmetry", _asymmetries(cell)),
             Finding("untrained diagonal", diagonal_share(cell.untrained[0])),
@@ -73,28 +73,28 @@ def diagonal(record: Interactions) -> Findings:
     )
     first = bool(within) and min(within) >= _DIAGONAL
     full = first and bool(beyond) and max(beyond) < min(within)
-    return payload.of_heads(rows, payload.every(record.found), first=first, full=full, remark=remark)
+    return payload.of_heads(rows, payload.every(record.grid), first=first, full=full, remark=remark)
 
 
 def symmetry(record: Interactions) -> Findings:
     """Beyond capacity, is G less symmetric than with continuous latents of the same setting, and by much?"""
     rows, opposite, above, least = list[Finding](), list[str](), list[bool](), list[float]()
-    for setting, cell in record.found.items():
-        own, beside = _asymmetries(cell), _asymmetries(record.continuous[setting])
-        asked, holds = "", None
+    for setting, cell in record.grid.items():
+        here, beside = _asymmetries(cell), _asymmetries(record.continuous[setting])
+        claim, holds = "", None
         if setting.filled > 1:
-            above.append(min(own) > max(beside))
-            least.append(sum(own) / len(own))
-            asked = f"in every seed more than in every continuous one, and {_UNRELATED} in the mean"
+            above.append(min(here) > max(beside))
+            least.append(sum(here) / len(here))
+            claim = f"in every seed more than in every continuous one, and {_UNRELATED} in the mean"
             holds = above[-1] and least[-1] >= _UNRELATED
-        elif sum(own) < sum(beside):
+        elif sum(here) < sum(beside):
             opposite.append(str(setting))
         rows += of_part(
             str(setting),
-            Finding("asymmetry", own, asked, holds),
+            Finding("asymmetry", here, claim, holds),
             Finding("continuous asymmetry", beside),
             Finding("untrained asymmetry", asymmetry(cell.untrained[0])),
-            Finding("diagonal", [diagonal_share(G) for G in cell.found]),
+            Finding("diagonal", [diagonal_share(G) for G in cell.results]),
             joint=" ",
         )
     within = f" Within capacity it is the other way round: {' and '.join(opposite)}." if opposite else ""
@@ -103,16 +103,16 @@ def symmetry(record: Interactions) -> Findings:
         "unrelated. The verdict is about settings beyond capacity, where G has entries off its diagonal: nothing "
         f"unless every seed exceeds continuous ones, partly if mostly symmetric still.{within}"
     )
-    first, heads = bool(above) and all(above), payload.every(record.found, record.continuous)
+    first, heads = bool(above) and all(above), payload.every(record.grid, record.continuous)
     return payload.of_heads(rows, heads, first=first, full=first and min(least) >= _UNRELATED, remark=remark)
 
 
 def draw_interactions(record: Interactions) -> dict[str, Figure]:
     """G of every setting's first seed."""
     figures = {}
-    for (r1, r2, d_head), cell in record.found.items():
+    for (r1, r2, d_head), cell in record.grid.items():
         title = f"G, {record.latents}, ranks {r1} and {r2} in {d_head} dimensions"
-        figures[f"interaction-{r1}-{r2}-{d_head}"] = interaction_figure(cell.found[0], (r1, r2), title=title)
+        figures[f"interaction-{r1}-{r2}-{d_head}"] = interaction_figure(cell.results[0], (r1, r2), title=title)
     return figures
 
 
@@ -143,16 +143,16 @@ def moved(record: Swapped) -> Findings:
     rows = [Finding("random_both, of both", shares, f"{_FAR_LESS} at first, and no fall", _far_less(shares))]
     first, beyond = True, True
     for setting, cell in record.grid.items():
-        follows = all(_follows(head, s) for head, s in zip(cell.heads, cell.found, strict=True))
-        beyond &= setting.filled >= 1 or all(s.both.interval[0] > 0 for s in cell.found)
+        follows = all(_follows(head, s) for head, s in zip(cell.heads, cell.results, strict=True))
+        beyond &= setting.filled >= 1 or all(s.both.interval[0] > 0 for s in cell.results)
         first &= follows
-        shifts = {name: [getattr(s, name).shift for s in cell.found] for name in _CONDITIONS[1:]}
+        shifts = {name: [getattr(s, name).shift for s in cell.results] for name in _CONDITIONS[1:]}
         claims = {"both": (both, follows)}
         rows += of_part(
             str(setting),
             *rows_of(shifts, claims),
-            Finding("left", [s.both.orig for s in cell.found]),
-            Finding("before", [s.null.orig for s in cell.found]),
+            Finding("left", [s.both.orig for s in cell.results]),
+            Finding("before", [s.null.orig for s in cell.results]),
             Finding("untrained both", cell.untrained[0].both.shift),
             joint=" ",
         )
@@ -175,15 +175,18 @@ def _far_less(shares: Sequence[float]) -> bool:
     return shares[0] < _FAR_LESS and grows(shares)
 
 
-def due(head: Payload, found: Swaps) -> float:
+def due(head: Payload, swapped: Swaps) -> float:
     """The attention that the right token can get: in the printed noise, which takes some of it, what it had."""
-    return found.null.orig if payload.as_printed([head]) else payload.attended(head.settings)
+    return swapped.null.orig if payload.as_printed([head]) else payload.attended(head.settings)
 
 
 def _random_shares(grid: Grid[Swaps]) -> list[float]:
     """What random coordinates move of what both latents do, the more the latents fill of the head."""
-    filled = [grid[setting].found for setting in sorted(grid, key=lambda setting: setting.filled)]
-    return [sum(s.random_both.shift for s in own) / (sum(s.both.shift for s in own) or math.nan) for own in filled]
+    filled = [grid[setting].results for setting in sorted(grid, key=lambda setting: setting.filled)]
+    return [
+        sum(s.random_both.shift for s in effects) / (sum(s.both.shift for s in effects) or math.nan)
+        for effects in filled
+    ]
 
 
 def grows(values: Sequence[float]) -> bool:
@@ -198,7 +201,7 @@ def grows(values: Sequence[float]) -> bool:
 def draw_swaps(record: Swapped) -> dict[str, Figure]:
     """Bars of every condition, a panel for each setting."""
     panels = {
-        str(setting): [_pooled([getattr(s, name) for s in cell.found]) for name in _CONDITIONS]
+        str(setting): [_pooled([getattr(s, name) for s in cell.results]) for name in _CONDITIONS]
         for setting, cell in record.grid.items()
     }
     return {"swaps": intervention_figure(panels, title="Attention after swaps, mean over seeds")}
@@ -210,11 +213,11 @@ def _pooled(effects: Sequence[Effect]) -> Effect:
     def mean(name: str) -> float:
         return float(sum(getattr(effect, name) for effect in effects) / len(effects))
 
-    normalised, *own = interval([effect.normalised for effect in effects])
-    shift, *moved = interval([effect.shift for effect in effects])
+    normalised, *bounds = interval([effect.normalised for effect in effects])
+    shift, *shifts = interval([effect.shift for effect in effects])
     means: dict[str, Any] = {name: mean(name) for name in ("orig", "target", "random", "full")}
     pooled = replace(effects[0], rank=round(mean("rank")), shift=shift, normalised=normalised, **means)
-    return replace(pooled, interval=(own[0], own[1]), shift_interval=(moved[0], moved[1]))
+    return replace(pooled, interval=(bounds[0], bounds[1]), shift_interval=(shifts[0], shifts[1]))
 
 
 def bound(setting: Setting) -> float:
@@ -238,17 +241,17 @@ def asymmetry(G: Tensor) -> float:
 
 
 def _asymmetries(cell: Cell[Tensor]) -> list[float]:
-    return [asymmetry(G) for G in cell.found]
+    return [asymmetry(G) for G in cell.results]
 
 
 _SIXTEEN = [Setting(r1, r2, 16) for r1, r2 in ((4, 4), (4, 8), (6, 8), (8, 8))]
 _EIGHT = [Setting(r1, r2, 8) for r1, r2 in ((2, 2), (3, 3), (3, 4), (4, 4))]
-_one, _sixteen, _eight = (
+_both, _sixteen, _eight = (
     partial(measure_swaps, settings=settings, seeds=seeds)
     for settings, seeds in (([Setting(3, 5, 16)], 5), (_SIXTEEN, 3), (_EIGHT, 3))
 )
 RUNS: dict[str, Attempt] = {
-    "cc-fig4": Experiment(_one, moved, draw_swaps, heeds=AS_PRINTED),
+    "cc-fig4": Experiment(_both, moved, draw_swaps, heeds=AS_PRINTED),
     "cc-fig14": Experiment(_sixteen, moved, draw_swaps, heeds=AS_PRINTED),
     "cc-fig15": Experiment(_eight, moved, draw_swaps, heeds=AS_PRINTED),
 }

@@ -55,28 +55,30 @@ class Shapes:
 
     latents: Latents
     heads: Sequence[Payload]
-    found: Sequence[Shape]
+    shapes: Sequence[Shape]
     untrained: Sequence[Shape]
     limits: Sequence[Shape]  # what nearly all random subspaces are below
     cloud: Points
 
     @property
-    def asked(self) -> list[str]:
+    def claimed(self) -> list[str]:
         """The measures that the verdict asks for."""
         return [name for name in _BOUNDS if name != "nearest" or self.latents == "discrete"]
 
     def beyond(self, name: str) -> bool:
         """Does every head's measure exceed what nearly all random subspaces of it show?"""
-        return all(getattr(own, name) > getattr(most, name) for own, most in zip(self.found, self.limits, strict=True))
+        return all(
+            getattr(shape, name) > getattr(most, name) for shape, most in zip(self.shapes, self.limits, strict=True)
+        )
 
 
 def measure(job: Job, latents: Latents) -> Shapes:
     """Shapes in the subspace of the first latent, in that of untrained heads and in random ones."""
     ((_, heads),) = payload.heads_of(job, [Setting(3, 5, 16)], latents, seeds=5).items()
-    seen = [in_feature(job, head) for head in heads]
+    clouds = [in_feature(job, head) for head in heads]
     raw = [shape(in_feature(job, head)) for head in payload.untrained(heads)]
     limits = [limit(in_random(job, head)) for head in heads]
-    return Shapes(latents, heads, [shape(own) for own in seen], raw, limits, cloud=seen[0])
+    return Shapes(latents, heads, [shape(points) for points in clouds], raw, limits, cloud=clouds[0])
 
 
 def in_feature(job: Job, head: Payload) -> Points:
@@ -87,31 +89,31 @@ def in_feature(job: Job, head: Payload) -> Points:
 
 def in_random(job: Job, head: Payload) -> list[Shape]:
     """The shapes in random subspaces of the latent's rank, each one for queries and keys alike."""
-    own, seen = head.settings, points(job, head)
-    bases = random_bases(own.d_head, own.r1, _DRAWS, purpose_seed(job.seed + own.seed, "bases"))
-    return [shape(seen.within(basis, basis)) for basis in bases]
+    settings, points_of_head = head.settings, points(job, head)
+    bases = random_bases(settings.d_head, settings.r1, _DRAWS, purpose_seed(job.seed + settings.seed, "bases"))
+    return [shape(points_of_head.within(basis, basis)) for basis in bases]
 
 
 def points(job: Job, head: Payload) -> Points:
     """Fresh samples of a head."""
     batch = sample(head, 500 if job.quick else 4000, seed=job.seed)
-    seen, row = activations(head, batch), torch.arange(len(batch.star))
+    activity, row = activations(head, batch), torch.arange(len(batch.star))
     z = batch.z1[row, batch.star].double()
-    labels = ["".join("+" if x > 0 else "-" for x in one) for one in z.tolist()]
-    return Points(seen.q.double(), seen.k[row, batch.star].double(), z, labels)
+    labels = ["".join("+" if x > 0 else "-" for x in latent) for latent in z.tolist()]
+    return Points(activity.q.double(), activity.k[row, batch.star].double(), z, labels)
 
 
-def shape(seen: Points) -> Shape:
+def shape(points: Points) -> Shape:
     """The shape that these points have."""
-    kinds = sorted(set(seen.labels))
-    own = torch.tensor([kinds.index(label) for label in seen.labels])
-    centres = torch.stack([seen.q[own == i].mean(0) for i in range(len(kinds))])
-    nearest = float((torch.cdist(_unit(seen.k), _unit(centres)).argmin(1) == own).double().mean())
-    maps = [torch.linalg.lstsq(seen.z, side).solution for side in (seen.q, seen.k)]
-    linear = [_explained(side, seen.z @ fitted) for side, fitted in zip((seen.q, seen.k), maps, strict=True)]
+    kinds = sorted(set(points.labels))
+    codes = torch.tensor([kinds.index(label) for label in points.labels])
+    centres = torch.stack([points.q[codes == i].mean(0) for i in range(len(kinds))])
+    nearest = float((torch.cdist(_unit(points.k), _unit(centres)).argmin(1) == codes).double().mean())
+    maps = [torch.linalg.lstsq(points.z, side).solution for side in (points.q, points.k)]
+    linear = [_explained(side, points.z @ fitted) for side, fitted in zip((points.q, points.k), maps, strict=True)]
     axes = [torch.linalg.svdvals(fitted) for fitted in maps]
-    agree = float((_unit(seen.q) * _unit(seen.k)).sum(1).mean())
-    return Shape(nearest, min(linear), min(float(own[-1] / own[0]) for own in axes), agree)
+    agree = float((_unit(points.q) * _unit(points.k)).sum(1).mean())
+    return Shape(nearest, min(linear), min(float(image[-1] / image[0]) for image in axes), agree)
 
 
 def _explained(x: Tensor, fitted: Tensor) -> float:
@@ -130,26 +132,26 @@ def limit(random: Sequence[Shape]) -> Shape:
 
 def shapes(record: Shapes) -> Findings:
     """Do queries and keys of trained heads show the shape of their latent, more than in random subspaces?"""
-    columns = _columns(record.found)
-    claims = {name: _claim(name, columns[name], record.beyond(name)) for name in record.asked}
+    columns = _columns(record.shapes)
+    claims = {name: _claim(name, columns[name], record.beyond(name)) for name in record.claimed}
     rows = rows_of(columns, claims)
     rows += of_part("untrained", *rows_of(_columns(record.untrained)), joint=" ")
     rows += of_part(f"random {_QUANTILE:.0%}", *rows_of(_columns(record.limits)), joint=" ")
-    needed = [name for name in record.asked if name in _NEEDED]
+    needed = [name for name in record.claimed if name in _NEEDED]
     remark = (
         "Nearest: keys at their own corner (signs of the latent); linear: variance explained by the latent; even: "
         "shortest against longest axis (1: a regular cube or ball); agree: cosine of a query with its key. Of queries "
-        f"and keys the worse one is told. Random: {_QUANTILE:.0%} of {_DRAWS} subspaces of the same rank, each one for "
+        f"and keys the worse is reported. Random: {_QUANTILE:.0%} of {_DRAWS} subspaces of the same rank, each one for "
         f"queries and keys alike, are below. Nothing without {' and '.join(needed)}, partly without another. {_SPREAD}"
     )
-    first, full = (all(claims[name][1] for name in names) for names in (needed, record.asked))
+    first, full = (all(claims[name][1] for name in names) for names in (needed, record.claimed))
     return payload.of_heads(rows, record.heads, first=first, full=full, remark=remark)
 
 
 def _claim(name: str, values: Sequence[float], beyond: bool) -> tuple[str, bool]:
     least = _BOUNDS[name]
-    asked = f"{least} in the mean, and in every seed more than in random subspaces"
-    return asked, beyond and sum(values) / len(values) >= least
+    claim = f"{least} in the mean, and in every seed more than in random subspaces"
+    return claim, beyond and sum(values) / len(values) >= least
 
 
 def _columns(shapes: Sequence[Shape]) -> dict[str, list[float]]:
@@ -159,8 +161,8 @@ def _columns(shapes: Sequence[Shape]) -> dict[str, list[float]]:
 def draw(record: Shapes) -> dict[str, Figure]:
     """The first head's queries and keys in their subspaces."""
     title = f"Queries and right keys in the subspace of the first latent, {record.latents}"
-    seen = record.cloud
-    return {"pca": pca_figure(seen.q, seen.k, seen.labels, seen.labels, title=title, points=1000)}
+    points = record.cloud
+    return {"pca": pca_figure(points.q, points.k, points.labels, points.labels, title=title, points=1000)}
 
 
 RUNS: dict[str, Attempt] = {

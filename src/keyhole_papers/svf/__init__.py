@@ -61,7 +61,7 @@ HEAVY_SHORT = Recipe("sum", 20.0, 10_000)
 class Tried(Generic[Record]):
     """What a figure shows with each of several recipes."""
 
-    found: Mapping[Recipe, Record]
+    records: Mapping[Recipe, Record]
 
 
 def by_recipe(
@@ -88,19 +88,19 @@ def _measured(job: Job, recipes: tuple[Recipe, ...], measure: Callable[[Job, Rec
 
 def of_recipes(tried: Tried[Record], findings: Callable[[Record], Findings]) -> Findings:
     """What was found with each recipe, and what all of them say together."""
-    each = {recipe: findings(record) for recipe, record in tried.found.items()}
+    each = {recipe: findings(record) for recipe, record in tried.records.items()}
     rows = [
         replace(row, part=f"{recipe.said}: {row.part}" if row.part else recipe.said)
-        for recipe, own in each.items()
-        for row in own.rows
+        for recipe, shown in each.items()
+        for row in shown.rows
     ]
-    remarks = dict.fromkeys([*(own.remark for own in each.values()), _note(each)])
-    judged = over_recipes({recipe: own.verdict for recipe, own in each.items()})
+    remarks = dict.fromkeys([*(shown.remark for shown in each.values()), _note(each)])
+    judged = over_recipes({recipe: shown.verdict for recipe, shown in each.items()})
     return Findings(rows, TOY, remark=" ".join(remark for remark in remarks if remark), judged=judged)
 
 
 def _drawn(tried: Tried[Record], draw: Callable[[Record, str], Figure], picture: str) -> Mapping[str, Figure]:
-    return {f"{picture}-{recipe.file}": draw(record, recipe.said) for recipe, record in tried.found.items()}
+    return {f"{picture}-{recipe.file}": draw(record, recipe.said) for recipe, record in tried.records.items()}
 
 
 def over_recipes(verdicts: Mapping[Recipe, Verdict]) -> Verdict:
@@ -172,9 +172,9 @@ def alike(job: Job, recipe: Recipe, toy: Mapping[str, Any] = DEFAULT, *, few: bo
 
 def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:
     """The models of all these settings, trained in one batch; they lie beside the figures, which share them."""
-    flat = [settings for own in wanted.values() for settings in own]
+    flat = [settings for group in wanted.values() for settings in group]
     models = iter(trained_models(flat, job.folder.parent / "toys", job.device or "cpu", job.progress))
-    return {value: [next(models) for _ in own] for value, own in wanted.items()}
+    return {value: [next(models) for _ in group] for value, group in wanted.items()}
 
 
 PAIR_SEEDS = 2**40  # seeds from here on place pairs: no other stream is so far up
@@ -207,13 +207,13 @@ def inputs(
 
 
 def sides(
-    model: SVF, found: Alignment, f: Float[Tensor, "n m N"]
+    model: SVF, aligned: Alignment, f: Float[Tensor, "n m N"]
 ) -> tuple[Float[Tensor, "n channel"], Float[Tensor, "n channel"]]:
     """What the query asks and what key 0 offers beyond the others' mean, per channel, each with the root of sigma."""
     tokens = model.tokens(f)
     relative = tokens[:, 0] - tokens[:, 1:].mean(1)
-    root = found.S.sqrt()
-    return tokens[:, -1] @ found.U * root, relative @ found.V * root
+    root = aligned.S.sqrt()
+    return tokens[:, -1] @ aligned.U * root, relative @ aligned.V * root
 
 
 def samples(job: Job) -> int:
@@ -245,7 +245,7 @@ def share(flags: Sequence[bool]) -> float:
 
 def are_aligned(cosines: Sequence[float]) -> list[bool]:
     """Which of these count as aligned?"""
-    return [one >= ALIGNED for one in cosines]
+    return [cosine >= ALIGNED for cosine in cosines]
 
 
 def in_most(name: str, flags: Sequence[bool]) -> Finding:
@@ -255,7 +255,7 @@ def in_most(name: str, flags: Sequence[bool]) -> Finding:
 
 def graded(shares: Sequence[float]) -> Verdict:
     """Reproduced if every share reaches MOST; partly if half of them do, or all reach HALF."""
-    good = sum(one >= MOST for one in shares) / len(shares)
+    good = sum(share >= MOST for share in shares) / len(shares)
     if good == 1:
         return "reproduced"
     return "partly" if good >= HALF or min(shares) >= HALF else "not"

@@ -40,7 +40,7 @@ class Course:
         return self.aligned.amin(0)
 
 
-def course(model: SVF) -> Course:
+def course_of(model: SVF) -> Course:
     """When do pairs align, and what moves first? Singular vectors are followed by the pair they are matched with."""
     final = alignment(model)
     channels = final.by_assignment.channel.clamp_min(0)
@@ -77,16 +77,16 @@ class Order:
 
 def measure_order(job: Job, recipe: Recipe) -> Order:
     """Do pairs align one after another, largest T first, and do singular vectors move before features?"""
-    courses = [course(model) for model in svf.alike(job, recipe)]
-    when = [settled(one.aligned >= ALIGNED) for one in courses]
+    courses = [course_of(model) for model in svf.alike(job, recipe)]
+    when = [settled(course.aligned >= ALIGNED) for course in courses]
     return Order(
         courses=tuple(courses),
         first=[bool((row[0] < row[1:]).all()) for row in when],
         full=[bool((row[:-1] < row[1:]).all()) for row in when],
         tau=[_tau(row) for row in when],
-        early=[_tau(settled(one.aligned >= _EARLY)) for one in courses],
-        lead=[_leads(_half(one.vectors), _half(one.features)) for one in courses],
-        end=[_leads(one.vectors >= ALIGNED, one.features >= ALIGNED) for one in courses],
+        early=[_tau(settled(course.aligned >= _EARLY)) for course in courses],
+        lead=[_leads(_half(course.vectors), _half(course.features)) for course in courses],
+        end=[_leads(course.vectors >= ALIGNED, course.features >= ALIGNED) for course in courses],
     )
 
 
@@ -100,28 +100,28 @@ _ORDER_NOTE = (
 )
 
 
-def ordered(found: Order) -> Findings:
+def ordered(order: Order) -> Findings:
     """Do all pairs align in the order of T, and do singular vectors move first?"""
-    full, lead = svf.share(found.full), sum(found.lead) / len(found.lead)
+    full, lead = svf.share(order.full), sum(order.lead) / len(order.lead)
     rows = [
-        Finding("top first", found.first),
-        svf.in_most("full order", found.full),
-        Finding("tau", found.tau, digits=2, spread=True),
-        Finding("tau early", found.early, digits=2, spread=True),
-        Finding("vectors half-way first", found.lead, f"{MOST:.0%} of pairs", lead >= MOST, digits=2, spread=True),
-        Finding("vectors settle first", found.end, digits=2, spread=True),
+        Finding("top first", order.first),
+        svf.in_most("full order", order.full),
+        Finding("tau", order.tau, digits=2, spread=True),
+        Finding("tau early", order.early, digits=2, spread=True),
+        Finding("vectors half-way first", order.lead, f"{MOST:.0%} of pairs", lead >= MOST, digits=2, spread=True),
+        Finding("vectors settle first", order.end, digits=2, spread=True),
     ]
     verdict: Verdict = "reproduced" if min(full, lead) >= MOST else "partly" if max(full, lead) > HALF else "not"
     return Findings(rows, TOY, remark=_ORDER_NOTE, judged=verdict)
 
 
-def _draw_order(found: Order, said: str) -> Figure:
-    courses = found.courses
+def _draw_order(record: Order, said: str) -> Figure:
+    courses = record.courses
     shades = colours(len(courses[0].aligned), ordered=True)
     parts = (("Features with singular vectors", "aligned"), ("Singular vectors with their end", "vectors"))
     panels = {
         title: [
-            Curve(f"pair {n} (T = {24 - 3 * n})", torch.stack([getattr(one, part)[n] for one in courses]), shade)
+            Curve(f"pair {n} (T = {24 - 3 * n})", torch.stack([getattr(course, part)[n] for course in courses]), shade)
             for n, shade in enumerate(shades)
         ]
         for title, part in (*parts, ("Features with their end", "features"))
@@ -158,15 +158,15 @@ class Times:
 def measure_times(job: Job, recipe: Recipe) -> Times:
     """Do features that occur more often align earlier? Judged by trainings that align at all."""
     by_probability = svf.trained(job, svf.varied(job, recipe, "p", svf.P))
-    courses = {p: [course(model) for model in own] for p, own in by_probability.items()}
-    when = {p: [_aligned_after(one) for one in own] for p, own in courses.items()}
+    courses = {p: [course_of(model) for model in models] for p, models in by_probability.items()}
+    when = {p: [_aligned_after(course) for course in models] for p, models in courses.items()}
     by_seed = list(zip(*when.values(), strict=True))
-    tau = [one for row in by_seed if (one := order(row)) is not None]
-    return Times(courses, when, tau, [_tau(torch.tensor(row)) for row in by_seed])
+    correlations = [tau for tau in map(order, by_seed) if tau is not None]
+    return Times(courses, when, correlations, [_tau(torch.tensor(row)) for row in by_seed])
 
 
-def _aligned_after(one: Course) -> int:
-    return [*one.steps, _NEVER][int(settled(one.worst >= ALIGNED))]
+def _aligned_after(course: Course) -> int:
+    return [*course.steps, _NEVER][int(settled(course.worst >= ALIGNED))]
 
 
 def order(times: Sequence[int]) -> float | None:
@@ -175,7 +175,7 @@ def order(times: Sequence[int]) -> float | None:
     >>> order([100, 200, _NEVER, 300]), order([300, 200, _NEVER]), order([300, _NEVER])
     (1.0, -1.0, None)
     """
-    known = [one for one in times if one < _NEVER]
+    known = [step for step in times if step < _NEVER]
     return _tau(torch.tensor(known)) if len(known) > 1 else None
 
 
@@ -189,18 +189,18 @@ _TIMES_NOTE = (
 )
 
 
-def earlier(found: Times) -> Findings:
+def earlier(times: Times) -> Findings:
     """What one recipe says; without seeds that align at two probabilities or more, nothing."""
     rows: list[Finding] = []
-    for p, own in found.when.items():
-        after = [math.nan if step == _NEVER else step for step in own]
-        aligned = Finding("aligned in the end", [step < _NEVER for step in own])
+    for p, steps in times.when.items():
+        after = [math.nan if step == _NEVER else step for step in steps]
+        aligned = Finding("aligned in the end", [step < _NEVER for step in steps])
         rows += of_part(f"p {p:g}", Finding("aligned after", after, digits=0), aligned, joint=" ")
-    enough = len(found.tau) > 1
-    mean, low, _ = interval(found.tau) if enough else (math.nan,) * 3
+    enough = len(times.tau) > 1
+    mean, low, _ = interval(times.tau) if enough else (math.nan,) * 3
     rows += [
-        Finding("tau", found.tau, f"{MOST} or more", mean >= MOST, digits=2, spread=True),
-        Finding("tau, never counted as last", found.censored, digits=2, spread=True),
+        Finding("tau", times.tau, f"{MOST} or more", mean >= MOST, digits=2, spread=True),
+        Finding("tau, never counted as last", times.censored, digits=2, spread=True),
     ]
     verdict: Verdict = "reproduced" if mean >= MOST else "partly" if low > 0 else "not"
     return Findings(rows, TOY, remark=_TIMES_NOTE, judged=verdict)
@@ -208,17 +208,17 @@ def earlier(found: Times) -> Findings:
 
 def times(tried: Tried[Times]) -> Findings:
     """What all recipes say: if rarer features surely align earlier as printed, that refutes what chosen ones show."""
-    found, printed = svf.of_recipes(tried, earlier), tried.found[PRINTED].tau
+    findings, printed = svf.of_recipes(tried, earlier), tried.records[PRINTED].tau
     refuted = len(printed) > 1 and interval(printed)[2] < 0
-    return replace(found, judged="not") if refuted else found
+    return replace(findings, judged="not") if refuted else findings
 
 
-def _draw_times(found: Times, said: str) -> Figure:
+def _draw_times(times: Times, said: str) -> Figure:
     curves = [
-        Curve(f"p = {p:g}", torch.stack([one.worst for one in own]), shade)
-        for (p, own), shade in zip(found.courses.items(), colours(len(found.courses), ordered=True), strict=True)
+        Curve(f"p = {p:g}", torch.stack([course.worst for course in courses]), shade)
+        for (p, courses), shade in zip(times.courses.items(), colours(len(times.courses), ordered=True), strict=True)
     ]
-    steps = next(iter(found.courses.values()))[0].steps
+    steps = next(iter(times.courses.values()))[0].steps
     return curves_figure(steps, {"Worst pair": curves}, y="|cos|", title=f"Alignment by feature probability ({said})")
 
 
@@ -249,33 +249,33 @@ class Followed:
 
 def measure_strengths(job: Job, recipe: Recipe) -> Followed:
     """Does the term of each singular pair follow the product of its features' strengths?"""
-    found = [_strengths(job, model) for model in svf.alike(job, recipe)]
+    strengths = [_strengths(job, model) for model in svf.alike(job, recipe)]
     printed, relative = (
-        [_least(one.terms, getattr(one, strength)) for one in found] for strength in ("products", "beyond")
+        [_least(toy.terms, getattr(toy, strength)) for toy in strengths] for strength in ("products", "beyond")
     )
-    return Followed(found[0], printed, relative)
+    return Followed(strengths[0], printed, relative)
 
 
 def _strengths(job: Job, model: SVF) -> Strengths:
-    found, f = alignment(model), sample(model.settings, samples(job), model.settings.seed).double()
-    a, b = sides(model, found, f)
-    query, key = (torch.tensor([pair[side] for pair in found.pairs]) for side in (0, 1))
-    terms = (a * b)[:, found.by_assignment.channel.clamp_min(0)]
+    aligned, f = alignment(model), sample(model.settings, samples(job), model.settings.seed).double()
+    a, b = sides(model, aligned, f)
+    query, key = (torch.tensor([pair[side] for pair in aligned.pairs]) for side in (0, 1))
+    terms = (a * b)[:, aligned.by_assignment.channel.clamp_min(0)]
     beyond = f[:, -1, query] * (f[:, 0, key] - f[:, 1:, key].mean(1))
-    return Strengths(found.T.tolist(), terms, f[:, -1, query] * f[:, 0, key], beyond)
+    return Strengths(aligned.T.tolist(), terms, f[:, -1, query] * f[:, 0, key], beyond)
 
 
 def _least(terms: Float[Tensor, "n pair"], strength: Float[Tensor, "n pair"]) -> float:
     return min(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(terms.T, strength.T, strict=True))
 
 
-def strengths(found: Followed) -> Findings:
+def strengths(followed: Followed) -> Findings:
     """Do terms follow strengths in most seeds?"""
     rows = [
-        svf.in_most(f"correlations of at least {_FOLLOWS} and {_FOLLOWS_RELATIVE}", found.good),
-        Finding("correlation", found.printed),
-        Finding("relative", found.relative),
-        Finding("token pairs", len(found.first.terms)),
+        svf.in_most(f"correlations of at least {_FOLLOWS} and {_FOLLOWS_RELATIVE}", followed.good),
+        Finding("correlation", followed.printed),
+        Finding("relative", followed.relative),
+        Finding("token pairs", len(followed.first.terms)),
     ]
     remark = (
         "Correlation: over token pairs, the smallest of the four channels, of terms with the product of strengths in "
@@ -283,11 +283,11 @@ def strengths(found: Followed) -> Findings:
         "compares a key with the others of its context, so the printed product can explain only a part. Once aligned "
         f"it follows from algebra: the term is sigma |w_i| |w_j| f_i f_j. {svf.SEEDS_NOTE}"
     )
-    return Findings(rows, TOY, remark=remark, judged=svf.graded([svf.share(found.good)]))
+    return Findings(rows, TOY, remark=remark, judged=svf.graded([svf.share(followed.good)]))
 
 
-def _draw_strengths(found: Followed, said: str) -> Figure:
-    first, title = found.first, f"Terms of relative attention and strengths of features, first seed ({said})"
+def _draw_strengths(followed: Followed, said: str) -> Figure:
+    first, title = followed.first, f"Terms of relative attention and strengths of features, first seed ({said})"
     return strengths_figure(first.beyond, first.terms, first.T, title=title)
 
 

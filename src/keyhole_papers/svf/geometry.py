@@ -18,7 +18,7 @@ from keyhole.lab import svf_theorems
 from keyhole.lab.svf import SVF
 from keyhole.lab.svf_alignment import DEAD, Alignment, alignment, theorem_4
 from keyhole.lab.svf_figures import Matrix, matrices_figure
-from keyhole.lab.svf_theorems import Check, Measure
+from keyhole.lab.svf_theorems import Check
 from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
@@ -80,23 +80,23 @@ def measure_alone(job: Job, isotropy: bool) -> NoHead:
     """Without a head, do features pair up as antipodes (Figure 1a), and are they isotropic (Figure 17a)?"""
     models = svf.trained(job, svf.cells(job, svf.PRINTED, {p: {"p": p, **svf.NO_HEAD} for p in (*svf.P[1:4], 0.05)}))
     by_p = {}
-    for p, own in models.items():
-        partners = [float((cosines(model.W).nan_to_num(0.0).amin(1) < _PARTNER).sum()) for model in own]
-        spreads = [spread(model.W) for model in own]
-        good = [value < EVEN for value in spreads] if isotropy else [count == own[0].settings.N for count in partners]
+    for p, toys in models.items():
+        partners = [float((cosines(model.W).nan_to_num(0.0).amin(1) < _PARTNER).sum()) for model in toys]
+        spreads = [spread(model.W) for model in toys]
+        good = [value < EVEN for value in spreads] if isotropy else [count == toys[0].settings.N for count in partners]
         by_p[p] = Alone(partners, spreads, good)
     return NoHead("isotropic" if isotropy else "all paired", by_p, next(iter(models.values()))[0].W)
 
 
-def alone(found: NoHead) -> Findings:
+def alone(record: NoHead) -> Findings:
     """As published at the first probability; partly if only rarer features show it."""
     rows: list[Finding] = []
-    for p, own in found.by_p.items():
-        antipodes, even = Finding("partners", own.partners, digits=1), Finding("spread", own.spreads)
-        rows += of_part(f"p {p:g}", antipodes, even, svf.in_most(found.claim, own.good), joint=" ")
-    shares = [svf.share(own.good) for own in found.by_p.values()]
+    for p, toys in record.by_p.items():
+        antipodes, even = Finding("partners", toys.partners, digits=1), Finding("spread", toys.spreads)
+        rows += of_part(f"p {p:g}", antipodes, even, svf.in_most(record.claim, toys.good), joint=" ")
+    shares = [svf.share(toys.good) for toys in record.by_p.values()]
     remark = (
-        f"Partners: features with an antipode (cosine below {_PARTNER}), of {found.W.shape[1]}. Spread: of the "
+        f"Partners: features with an antipode (cosine below {_PARTNER}), of {record.W.shape[1]}. Spread: of the "
         f"eigenvalues of W W^T, against their mean; isotropic: below {EVEN:.0%}. The verdict goes by p = .52; if only "
         "rarer features show it, it is partly. 10,000 steps; without a head, a sum and a mean of errors train alike. "
         f"{svf.SEEDS_NOTE}"
@@ -105,8 +105,8 @@ def alone(found: NoHead) -> Findings:
     return Findings(rows, TOY, remark=remark, judged=verdict)
 
 
-def _draw_alone(found: NoHead) -> Mapping[str, Figure]:
-    return {"geometry": gram_figure(found.W, "Features without a head, p = 0.52, first seed")}
+def _draw_alone(record: NoHead) -> Mapping[str, Figure]:
+    return {"geometry": gram_figure(record.W, "Features without a head, p = 0.52, first seed")}
 
 
 def gram_figure(W: Float[Tensor, "D N"], title: str) -> Figure:
@@ -145,22 +145,22 @@ class Geometry:
 
 def geometry(model: SVF) -> Geometry:
     """Where do features and singular vectors lie? Features that vanished are left out."""
-    found = alignment(model)
-    attended = sorted({feature for i, j, _ in found.pairs for feature in (i, j)})
+    aligned = alignment(model)
+    attended = sorted({feature for i, j, _ in aligned.pairs for feature in (i, j)})
     others = [feature for feature in range(model.W.shape[1]) if feature not in attended]
     between = cosines(model.W).nan_to_num(0.0).abs().fill_diagonal_(0.0)
-    n, S, matched = len(found.pairs), found.S, found.by_assignment
+    n, S, matched = len(aligned.pairs), aligned.S, aligned.by_assignment
     taken = torch.where(matched.channel >= 0, S[matched.channel.clamp_min(0)], float("nan"))
     return Geometry(
-        apart=math.nan if set(attended) & set(found.dead) else float(between[attended].max()),
+        apart=math.nan if set(attended) & set(aligned.dead) else float(between[attended].max()),
         along=svf.worst(matched),
-        stray=_stray(found),
+        stray=_stray(aligned),
         rest=float(S[n] / S[n - 1]) if len(S) > n else 0.0,
-        follow=float(torch.corrcoef(torch.stack([found.T, taken]))[0, 1]) if n > 1 else math.nan,
-        off=float((matched.gain / found.T - 1).abs().max()),
+        follow=float(torch.corrcoef(torch.stack([aligned.T, taken]))[0, 1]) if n > 1 else math.nan,
+        off=float((matched.gain / aligned.T - 1).abs().max()),
         uneven=anisotropy(model.W),
         others=spread(model.W[:, others], len(model.W) - len(attended)),  # in directions that the attended leave free
-        dead=float(len(found.dead)),
+        dead=float(len(aligned.dead)),
     )
 
 
@@ -170,12 +170,12 @@ def anisotropy(W: Float[Tensor, "D N"]) -> float:
     return float((values / values.mean() - 1).abs().max())
 
 
-def _stray(found: Alignment) -> float:
+def _stray(aligned: Alignment) -> float:
     most = [0.0]
-    for (i, j, _), k in zip(found.pairs, found.by_assignment.channel.tolist(), strict=True):
-        for own, side in ((i, found.cu), (j, found.cv)):
+    for (i, j, _), k in zip(aligned.pairs, aligned.by_assignment.channel.tolist(), strict=True):
+        for feature, side in ((i, aligned.cu), (j, aligned.cv)):
             others = side[:, max(k, 0)].nan_to_num(0.0).abs()
-            others[own] = 0.0
+            others[feature] = 0.0
             most.append(float(others.max()))
     return max(most)
 
@@ -192,12 +192,12 @@ class Paired:
     @property
     def good(self) -> list[bool]:
         """Which seeds show what the figure claims?"""
-        return [one.shows(self.kind) for one in self.seeds]
+        return [toy.shows(self.kind) for toy in self.seeds]
 
     @property
     def evenly(self) -> list[bool]:
         """In which seeds do at least the features that nothing attends to lie evenly?"""
-        return [one.others < EVEN for one in self.seeds]
+        return [toy.others < EVEN for toy in self.seeds]
 
 
 def measure_pairs(job: Job, recipe: Recipe, kind: Kind, many: bool) -> Paired:
@@ -226,31 +226,31 @@ _NOTE = (
 )
 
 
-def pairs(found: Paired) -> Findings:
+def pairs(record: Paired) -> Findings:
     """What the seeds of one recipe say."""
-    numbers, verdict = svf.by_field(found.seeds), svf.graded([svf.share(found.good)])
-    if len(found.first.settings.pairs) == 1:
+    numbers, verdict = svf.by_field(record.seeds), svf.graded([svf.share(record.good)])
+    if len(record.first.settings.pairs) == 1:
         del numbers["follow"]  # of one pair there is none
-    if found.kind == "even" and verdict == "not" and svf.share(found.evenly) >= svf.MOST:
+    if record.kind == "even" and verdict == "not" and svf.share(record.evenly) >= svf.MOST:
         verdict = "partly"  # attended features are longer, but the paper's point, that the others are even, holds
-    rows = [svf.in_most(_CLAIMS[found.kind], found.good), *rows_of(numbers)]
+    rows = [svf.in_most(_CLAIMS[record.kind], record.good), *rows_of(numbers)]
     return Findings(rows, TOY, remark=_NOTE, judged=verdict)
 
 
-def _draw_pairs(found: Paired, said: str) -> Figure:
-    first = alignment(found.first)
+def _draw_pairs(record: Paired, said: str) -> Figure:
+    first = alignment(record.first)
     n = len(first.pairs)
     count = f"{n} attended pair{'s' * (n > 1)}, first seed ({said})"
-    if found.kind == "even":
-        return gram_figure(found.first.W, f"Features with {count}")
-    maps = [Matrix("Cosines of features", cosines(found.first.W), x="feature")] if found.kind == "apart" else []
+    if record.kind == "even":
+        return gram_figure(record.first.W, f"Features with {count}")
+    maps = [Matrix("Cosines of features", cosines(record.first.W), x="feature")] if record.kind == "apart" else []
     for side, letter, cosine in ((0, "u", first.cu), (1, "v", first.cv)):
-        if found.kind == "align":  # only the features of interest, as in the figure
-            own = torch.tensor([pair[side] for pair in first.pairs])
-            maps.append(Matrix(f"Attended features, {letter}", cosine[own], x=f"singular vector {letter}", y="pair"))
+        if record.kind == "align":  # only the features of interest, as in the figure
+            shown = cosine[torch.tensor([pair[side] for pair in first.pairs])]
+            maps.append(Matrix(f"Attended features, {letter}", shown, x=f"singular vector {letter}", y="pair"))
         else:
             maps.append(Matrix(f"All features, {letter}", cosine, x=f"singular vector {letter}"))
-    return matrices_figure(maps, spectrum=found.spectrum, title=f"Features and singular vectors, {count}")
+    return matrices_figure(maps, spectrum=record.spectrum, title=f"Features and singular vectors, {count}")
 
 
 def measure_theorem(job: Job, check: Callable[[Sequence[int]], Check]) -> Check:
@@ -258,18 +258,15 @@ def measure_theorem(job: Job, check: Callable[[Sequence[int]], Check]) -> Check:
     return check(range(job.seed, job.seed + (1 if job.quick else _SEEDS)))
 
 
-def theorem(found: Check, caveat: str) -> Findings:
+def theorem(check: Check, caveat: str) -> Findings:
     """Does every margin stay within its limit?"""
-    rows = [Finding("all margins", "hold" if found.holds else "fail", "within their limits", found.holds)]
-    rows += [row for one in found.measures for row in _within(one)]
-    rows += rows_of({name: list(values) for name, values in found.beside.items()})
-    rows += rows_of({"cases": found.applicable, "cases drawn": found.drawn})
-    remark = f"Cases are those that meet the assumptions of {found.name}. {caveat} {_SCOPE}"
+    rows = [Finding("all margins", "hold" if check.holds else "fail", "within their limits", check.holds)]
+    for measure in check.measures:
+        rows += rows_of({f"worst {measure.name}": measure.worst, f"limit of {measure.name}": measure.limit})
+    rows += rows_of({name: list(values) for name, values in check.beside.items()})
+    rows += rows_of({"cases": check.applicable, "cases drawn": check.drawn})
+    remark = f"Cases are those that meet the assumptions of {check.name}. {caveat} {_SCOPE}"
     return Findings(rows, TOY, remark=remark)
-
-
-def _within(one: Measure) -> list[Finding]:
-    return [Finding(f"worst {one.name}", one.worst), Finding(f"limit of {one.name}", one.limit)]
 
 
 _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {

@@ -49,9 +49,9 @@ class Terms:
     n_recon_95: float  # for 95 % of it
 
 
-def terms_in(model: SVF, found: Alignment, f: Float[Tensor, "n m N"]) -> Float[Tensor, "n channel"]:
+def terms_in(model: SVF, aligned: Alignment, f: Float[Tensor, "n m N"]) -> Float[Tensor, "n channel"]:
     """What each channel adds to relative attention."""
-    a, b = sides(model, found, f)
+    a, b = sides(model, aligned, f)
     return a * b
 
 
@@ -115,7 +115,7 @@ class Decomposed:
     def shown(self) -> dict[str, list[Terms]]:
         """Early and late in training, by seed."""
         names = ("early", "late") if self.present else ("early_none", "late_none")
-        return {name[:5].rstrip("_"): [getattr(one, name) for one in self.ends] for name in names}
+        return {name[:5].rstrip("_"): [getattr(end, name) for end in self.ends] for name in names}
 
 
 def measure_terms(job: Job, recipe: Recipe, present: bool) -> Decomposed:
@@ -132,15 +132,15 @@ _NONE_NOTE = (
 )
 
 
-def terms(found: Decomposed) -> Findings:
+def terms(record: Decomposed) -> Findings:
     """Sparse with a pair, and spread without one; if what is left there is negligible, its sparsity tells nothing."""
-    ends, least = found.ends, 1 / len(found.ends[0].late.shares)
+    ends, least = record.ends, 1 / len(record.ends[0].late.shares)
     rows = [svf.in_most("with a pair, a single term is left", [end.left for end in ends])]
     remark = (
         f"A single term: at least {_ONE} of all terms' size, and S(v) has halved (1/n = {least:.2f} is the least). "
         "N_recon: of positive relative attention, and for 95 % of it. "
     )
-    if not found.present:
+    if not record.present:
         spread, ratio = [end.left and end.spread for end in ends], [end.late_none.size / end.late.size for end in ends]
         rows += [
             Finding("late size against one pair", ratio, digits=6),
@@ -148,27 +148,27 @@ def terms(found: Decomposed) -> Findings:
             svf.in_most(f"that, and S(v) at least {_SPREAD:g}/n, early and late", spread),
         ]
         remark += _NONE_NOTE
-    for when, own in found.shown.items():
-        rows += of_part(when, *rows_of(svf.by_field(own, "shares")), joint=" ")
-    return Findings(rows, TOY, remark=f"{remark}{svf.INPUTS} {svf.SEEDS_NOTE}", judged=_of_terms(found))
+    for when, terms_then in record.shown.items():
+        rows += of_part(when, *rows_of(svf.by_field(terms_then, "shares")), joint=" ")
+    return Findings(rows, TOY, remark=f"{remark}{svf.INPUTS} {svf.SEEDS_NOTE}", judged=_of_terms(record))
 
 
-def _of_terms(found: Decomposed) -> Verdict:
-    left = svf.share([end.left for end in found.ends])
-    if found.present:
+def _of_terms(record: Decomposed) -> Verdict:
+    left = svf.share([end.left for end in record.ends])
+    if record.present:
         return svf.graded([left])
     if left < svf.HALF:
         return "not"  # a head that has learnt nothing is spread in any case
-    if svf.share([end.matter for end in found.ends]) < svf.HALF:
+    if svf.share([end.matter for end in record.ends]) < svf.HALF:
         return "untold"
-    return svf.graded([svf.share([end.left and end.spread for end in found.ends])])
+    return svf.graded([svf.share([end.left and end.spread for end in record.ends])])
 
 
-def _draw_terms(found: Decomposed, said: str) -> Figure:
-    titles = f"Early, after {found.early_step} steps", f"Late, after {found.late_step:,} steps"
-    shares = [torch.stack([one.shares for one in terms]) for terms in found.shown.values()]
-    what = "only pair (0, 4)" if found.present else "no attended pair"
-    title = f"Terms of relative attention with {what} present ({said})"
+def _draw_terms(record: Decomposed, said: str) -> Figure:
+    titles = f"Early, after {record.early_step} steps", f"Late, after {record.late_step:,} steps"
+    shares = [torch.stack([term.shares for term in terms]) for terms in record.shown.values()]
+    present = "only pair (0, 4)" if record.present else "no attended pair"
+    title = f"Terms of relative attention with {present} present ({said})"
     return terms_figure(dict(zip(titles, shares, strict=True)), title=title)
 
 
@@ -197,37 +197,37 @@ def measure_course(job: Job, recipe: Recipe) -> Emerged:
 
 def _sparsity(job: Job, model: SVF) -> dict[str, float]:
     """S(v) with one, two and no pairs present, two at full strength, and with one in refactored and rotated bases."""
-    found, settings = alignment(model), model.settings
+    aligned, settings = alignment(model), model.settings
     contexts = {name: inputs(settings, n, samples(job), settings.seed) for name, n in _PRESENT.items()}
     contexts["two pairs at full strength"] = inputs(settings, 2, samples(job), settings.seed, full=True)
-    each = {name: float(sparsity_each(terms_in(model, found, f)).nanmean()) for name, f in contexts.items()}
-    return each | controls(model, found, contexts["one pair"], draws=2 if job.quick else _DRAWS)
+    each = {name: float(sparsity_each(terms_in(model, aligned, f)).nanmean()) for name, f in contexts.items()}
+    return each | controls(model, aligned, contexts["one pair"], draws=2 if job.quick else _DRAWS)
 
 
-def controls(model: SVF, found: Alignment, f: Float[Tensor, "n m N"], *, draws: int) -> dict[str, float]:
+def controls(model: SVF, aligned: Alignment, f: Float[Tensor, "n m N"], *, draws: int) -> dict[str, float]:
     """Mean S(v) in refactored and in rotated bases; every seed has its own draws, the same at each snapshot."""
     g = torch.Generator().manual_seed(2 * svf.PAIR_SEEDS + model.settings.seed)
-    tokens, n = model.tokens(f), len(found.S)
+    tokens, n = model.tokens(f), len(aligned.S)
     relative = tokens[:, 0] - tokens[:, 1:].mean(1)
-    a, b = sides(model, found, f)
+    a, b = sides(model, aligned, f)
     refactored, rotated = [], []
     for _ in range(draws):
         R = haar(n, n, g)
         refactored.append(float(sparsity_each((a @ R) * (b @ R)).nanmean()))
-        U, V = haar(len(found.U), n, g), haar(len(found.V), n, g)
-        rotated.append(float(sparsity_each((tokens[:, -1] @ U) * found.S * (relative @ V)).nanmean()))
+        U, V = haar(len(aligned.U), n, g), haar(len(aligned.V), n, g)
+        rotated.append(float(sparsity_each((tokens[:, -1] @ U) * aligned.S * (relative @ V)).nanmean()))
     return {"one pair, refactored": sum(refactored) / draws, "one pair, rotated": sum(rotated) / draws}
 
 
 def left(job: Job, model: SVF) -> float:
     """How large are all terms together without a pair, against those with one?"""
-    found, settings = alignment(model), model.settings
+    aligned, settings = alignment(model), model.settings
     contexts = [inputs(settings, present, samples(job), settings.seed) for present in (0, 1)]
-    none, alone = (float(terms_in(model, found, f).abs().sum(-1).mean()) for f in contexts)
+    none, alone = (float(terms_in(model, aligned, f).abs().sum(-1).mean()) for f in contexts)
     return none / alone
 
 
-def claims(found: Emerged) -> dict[str, list[bool]]:
+def claims(record: Emerged) -> dict[str, list[bool]]:
     """What the figure claims, part by part and seed by seed. Without the first, the others say nothing."""
     parts: dict[str, list[bool]] = {
         "with one pair as sparse as can be": [],
@@ -235,12 +235,12 @@ def claims(found: Emerged) -> dict[str, list[bool]]:
         "still less with none, which matter": [],
         "not sparse in other bases": [],
     }
-    for n, size in enumerate(found.sizes):
-        end = {name: values[n] for name, values in found.at(-1).items()}
-        one, two, none = end["one pair"], end["two pairs"], end["no pair"]
+    for n, size in enumerate(record.sizes):
+        end = {name: values[n] for name, values in record.at(-1).items()}
+        alone, two, none = end["one pair"], end["two pairs"], end["no pair"]
         others = min(end["one pair, refactored"], end["one pair, rotated"])
-        sparse = one <= _SPARSEST * found.least
-        holds = (True, one < two, two < none and size >= svf.MATTERS, others > _SPREAD_OUT)
+        sparse = alone <= _SPARSEST * record.least
+        holds = (True, alone < two, two < none and size >= svf.MATTERS, others > _SPREAD_OUT)
         for part, held in zip(parts.values(), holds, strict=True):
             part.append(sparse and held)
     return parts
@@ -255,25 +255,27 @@ _COURSE_NOTE = (
 )
 
 
-def course(found: Emerged) -> Findings:
+def course(record: Emerged) -> Findings:
     """Does S(v) fall as the figure claims, part by part?"""
-    parts, end, start = claims(found), found.at(-1), found.at(0)
+    parts, end, start = claims(record), record.at(-1), record.at(0)
     rows = [svf.in_most(part, flags) for part, flags in parts.items()]
-    for name in found.sparsity:
+    for name in record.sparsity:
         ends = {"end": end[name], "start": start[name]}
-        rows += of_part(name, *(Finding(when, own, spread=True) for when, own in ends.items()), joint=" ")
-    lowest = float(found.sparsity["no pair"].nanmedian(0).values.min())
+        rows += of_part(name, *(Finding(when, values, spread=True) for when, values in ends.items()), joint=" ")
+    lowest = float(record.sparsity["no pair"].nanmedian(0).values.min())
     rows += of_part("no pair", Finding("lowest median on the way", lowest), joint=" ")
-    rows += [Finding("size without a pair, against one", found.sizes, digits=6), Finding("1/n", found.least)]
+    rows += [Finding("size without a pair, against one", record.sizes, digits=6), Finding("1/n", record.least)]
     judged = svf.graded([svf.share(flags) for flags in parts.values()])
     return Findings(rows, TOY, remark=_COURSE_NOTE, judged=judged)
 
 
-def _draw_course(found: Emerged, said: str) -> Figure:
-    curves = [Curve(name, own, _SHADES[name], dashed=n > 2) for n, (name, own) in enumerate(found.sparsity.items())]
+def _draw_course(record: Emerged, said: str) -> Figure:
+    curves = [
+        Curve(name, values, _SHADES[name], dashed=n > 2) for n, (name, values) in enumerate(record.sparsity.items())
+    ]
     panels = {"By pairs present": curves[:4], "One pair, in other bases": [curves[0], *curves[4:]]}
     title = f"Sparsity of relative attention while training, mean and 95 % interval ({said})"
-    return curves_figure(found.steps, panels, y="S(v)", floor=found.least, title=title, means=True)
+    return curves_figure(record.steps, panels, y="S(v)", floor=record.least, title=title, means=True)
 
 
 _RECIPES = (svf.PRINTED, svf.MEAN)

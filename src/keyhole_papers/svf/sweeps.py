@@ -22,8 +22,9 @@ from keyhole_papers.svf import Recipe
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _DECADES_FROM = 0.4  # two of lambda
-_TABLE = {"N": 20, "D": 10, "H": 10, "lam": 4.0, "m": 4, "p": 0.52, "pairs": declining_pairs(4, 24.0, 3.0)}
-_LOSS = {"recon_reduction": "sum"}  # |f - f'|^2, in the text
+_TABLE = {"N": 20, "D": 10, "H": 10, "lam": 4.0, "m": 4, "p": 0.52, "pairs": declining_pairs(4, 24.0, 3.0)} | {
+    "recon_reduction": "sum"  # |f - f'|^2, in the text
+}
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Setting:
 
 
 def _setting(models: Sequence[SVF]) -> Setting:
-    found = [alignment(model) for model in models]
-    own, by_rank = [svf.worst(one.by_assignment) for one in found], [svf.worst(one.by_rank) for one in found]
-    return Setting([model.settings for model in models], own, by_rank)
+    toys = [alignment(model) for model in models]
+    worst, by_rank = ([svf.worst(getattr(toy, by)) for toy in toys] for by in ("by_assignment", "by_rank"))
+    return Setting([model.settings for model in models], worst, by_rank)
 
 
 @dataclass(frozen=True)
@@ -89,47 +90,49 @@ def measure_sweep(job: Job, recipe: Recipe, axis: Axis) -> Sweep:
     return Sweep(axis, by_value, long)
 
 
-def sweep(found: Sweep) -> Findings:
+def sweep(record: Sweep) -> Findings:
     """What one recipe says: by the shares of seeds that align, at each value."""
-    name, rows = found.axis.name, []
-    for value, own in found.by_value.items():
-        aligned = svf.in_most("aligned", own.aligned)
+    name, rows = record.axis.name, []
+    for value, setting in record.by_value.items():
+        aligned = svf.in_most("aligned", setting.aligned)
         if name == "p" and value == svf.P[-1]:
-            aligned = Finding("aligned", own.aligned, "at most one seed of ten", svf.share(own.aligned) <= _FAILS)
+            claim = "at most one seed of ten", svf.share(setting.aligned) <= _FAILS
+            aligned = Finding("aligned", setting.aligned, *claim)
         elif name == "lambda" and value < _DECADES_FROM:
-            aligned = Finding("aligned", own.aligned)
-        rows += of_part(f"{name} {value:g}", aligned, *own.cosines, joint=" ")
-    if found.long is not None:
-        steps = Finding("steps", f"{found.long.trained[0].steps:,}")
-        aligned = Finding("aligned", found.long.aligned)
-        rows += of_part(f"{name} {svf.RARE:g} long", steps, aligned, *found.long.cosines, joint=" ")
+            aligned = Finding("aligned", setting.aligned)
+        rows += of_part(f"{name} {value:g}", aligned, *setting.cosines, joint=" ")
+    if record.long is not None:
+        steps = Finding("steps", f"{record.long.trained[0].steps:,}")
+        aligned = Finding("aligned", record.long.aligned)
+        rows += of_part(f"{name} {svf.RARE:g} long", steps, aligned, *record.long.cosines, joint=" ")
     remark = (
         f"Aligned: every |cos| at least {svf.ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
-        f"Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. {found.axis.note}"
+        f"Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. {record.axis.note}"
     )
-    shares = {value: svf.share(own.aligned) for value, own in found.by_value.items()}
+    shares = {value: svf.share(setting.aligned) for value, setting in record.by_value.items()}
     if name == "p":
         verdict = _by_probability(shares)
     else:
-        verdict = svf.graded([own for value, own in shares.items() if name != "lambda" or value >= _DECADES_FROM])
+        verdict = svf.graded([share for at, share in shares.items() if name != "lambda" or at >= _DECADES_FROM])
     return Findings(rows, TOY, remark=remark.strip(), judged=verdict)
 
 
 def _by_probability(shares: Mapping[float, float]) -> Verdict:
     def holds(least: float) -> bool:
-        return all(one >= svf.MOST for p, one in shares.items() if p >= least)
+        return all(share >= svf.MOST for p, share in shares.items() if p >= least)
 
     fails = shares.get(svf.P[-1], 1.0) <= _FAILS
     return "reproduced" if holds(svf.RARE) and fails else "partly" if holds(0.07) and fails else "not"
 
 
-def _draw_sweep(found: Sweep, said: str) -> Figure:
+def _draw_sweep(record: Sweep, said: str) -> Figure:
     panels = ("Worst pair of each seed", "Seeds in which every pair aligns")
-    return _aligned_figure(found.axis, {value: one.worst for value, one in found.by_value.items()}, said, panels)
+    worst = {value: setting.worst for value, setting in record.by_value.items()}
+    return _aligned_figure(record.axis, worst, said, panels)
 
 
 def _aligned_figure(axis: Axis, cosines: Mapping[float, list[float]], said: str, panels: tuple[str, str]) -> Figure:
-    shares = [wilson(sum(svf.are_aligned(own)), len(own)) for own in cosines.values()]
+    shares = [wilson(sum(svf.are_aligned(values)), len(values)) for values in cosines.values()]
     values, title = [*cosines.values()], f"Alignment and {axis.said} ({said})"
     return sweep_figure([*cosines], values, shares, x=axis.said, log=axis.log, panels=panels, title=title)
 
@@ -141,16 +144,16 @@ def measure_default(job: Job) -> Setting:
 
 def differ(trained: Sequence[SVFSettings]) -> list[str]:
     """Which settings of toys, as they were trained, are not the printed ones?"""
-    return [name for name, value in (_TABLE | _LOSS).items() if any(getattr(one, name) != value for one in trained)]
+    return [name for name, value in _TABLE.items() if any(getattr(toy, name) != value for toy in trained)]
 
 
-def default(found: Setting) -> Findings:
+def default(setting: Setting) -> Findings:
     """No more than a part, where settings are not as printed."""
-    verdict, changed = svf.graded([svf.share(found.aligned)]), differ(found.trained)
+    verdict, changed = svf.graded([svf.share(setting.aligned)]), differ(setting.trained)
     rows = [
         Finding("settings that are not as printed", ", ".join(changed) or "none", "none", not changed),
-        svf.in_most("all four pairs align", found.aligned),
-        Finding("worst cosine", found.worst, digits=4),
+        svf.in_most("all four pairs align", setting.aligned),
+        Finding("worst cosine", setting.worst, digits=4),
     ]
     remark = f"Summed errors, as the loss is written, and {svf.PRINTED.steps:,} steps. {svf.SEEDS_NOTE}"
     return Findings(rows, TOY, remark=remark, judged="partly" if verdict == "reproduced" and changed else verdict)
@@ -172,22 +175,22 @@ class Seeds:
 
 def measure_seeds(job: Job, recipe: Recipe) -> Seeds:
     """Do seeds differ? The default toy, by pair; and once more with queries of their own."""
-    found = [alignment(model) for model in svf.alike(job, recipe)]
-    matched = torch.stack([torch.minimum(one.by_assignment.u, one.by_assignment.v) for one in found]).nan_to_num(0.0)
-    by_pair = dict(zip(found[0].T.tolist(), matched.T.tolist(), strict=True))
-    aligned = svf.are_aligned([svf.worst(one.by_assignment) for one in found])
+    toys = [alignment(model) for model in svf.alike(job, recipe)]
+    matched = torch.stack([torch.minimum(toy.by_assignment.u, toy.by_assignment.v) for toy in toys]).nan_to_num(0.0)
+    by_pair = dict(zip(toys[0].T.tolist(), matched.T.tolist(), strict=True))
+    aligned = svf.are_aligned([svf.worst(toy.by_assignment) for toy in toys])
     return Seeds(by_pair, aligned, _setting(svf.alike(job, recipe, svf.OWN_QUERIES)))
 
 
-def seeds(found: Seeds) -> Findings:
+def seeds(record: Seeds) -> Findings:
     """The talk's mean of .999 less its deviation; in full if every seed aligns."""
-    matched, apart, good = found.matched, found.apart, float(found.matched.mean()) >= svf.SHARP
+    matched, apart, good = record.matched, record.apart, float(record.matched.mean()) >= svf.SHARP
     rows = [
         Finding("mean", Interval.over(matched.mean(1).tolist()), f"{svf.SHARP} or more", good, digits=5),
         Finding("deviation", float(matched.std())),
         Finding("largest 1 - |cos|", float(1 - matched.min())),
-        Finding("all pairs align", found.aligned, "every seed", all(found.aligned)),
-        *(Finding(f"T {T:g}", own, digits=4) for T, own in found.by_pair.items()),
+        Finding("all pairs align", record.aligned, "every seed", all(record.aligned)),
+        *(Finding(f"T {T:g}", values, digits=4) for T, values in record.by_pair.items()),
         Finding("own queries, all pairs align", apart.aligned),
         Finding("own queries worst cosine", apart.worst, digits=5),
     ]
@@ -195,9 +198,9 @@ def seeds(found: Seeds) -> Findings:
     return Findings(rows, TOY, first=good, unless="the mean is so large", remark=remark)
 
 
-def _draw_seeds(found: Seeds, said: str) -> Figure:
-    axis = Axis("T", "target logit T of the pair", tuple(found.by_pair))
-    return _aligned_figure(axis, found.by_pair, said, ("Each seed", "Seeds in which the pair aligns"))
+def _draw_seeds(record: Seeds, said: str) -> Figure:
+    axis = Axis("T", "target logit T of the pair", tuple(record.by_pair))
+    return _aligned_figure(axis, record.by_pair, said, ("Each seed", "Seeds in which the pair aligns"))
 
 
 @dataclass(frozen=True)
@@ -222,15 +225,15 @@ class Crowd:
 
 def meetings(model: SVF) -> Float[Tensor, "pair channel"]:
     """How well does each singular pair meet each pair of features? The geometric mean of both |cos|."""
-    found = alignment(model)
-    rows = [(found.cu[i] * found.cv[j]).abs().sqrt() for i, j, _ in found.pairs]
+    aligned = alignment(model)
+    rows = [(aligned.cu[i] * aligned.cv[j]).abs().sqrt() for i, j, _ in aligned.pairs]
     return torch.stack(rows).nan_to_num(0.0)
 
 
 def measure_crowd(job: Job, recipe: Recipe, H: int) -> Crowd:
     """With more pairs than dimensions, do strong pairs keep a singular vector each and weak ones share the last?"""
     heads = svf.trained(job, svf.by_pairs(job, recipe, H))
-    return Crowd(H, {n: _pattern(torch.stack([meetings(one) for one in models]), H) for n, models in heads.items()})
+    return Crowd(H, {n: _pattern(torch.stack([meetings(toy) for toy in models]), H) for n, models in heads.items()})
 
 
 def _pattern(met: Float[Tensor, "seed pair channel"], H: int) -> Pattern:
@@ -242,16 +245,16 @@ def _pattern(met: Float[Tensor, "seed pair channel"], H: int) -> Pattern:
     return Pattern(met.mean(0), [bool(row.all()) for row in right], strong, weak, strong_cosine, weak_cosine)
 
 
-def crowd(found: Crowd) -> Findings:
+def crowd(record: Crowd) -> Findings:
     """Exact in most seeds for every number of pairs; partly if strong pairs are right and half of the weak ones."""
     rows: list[Finding] = []
-    for n, own in found.patterns.items():
+    for n, pattern in record.patterns.items():
         names = ("strong", "weak", "strong_cosine", "weak_cosine")
-        shares = [Finding(name.replace("_", " "), getattr(own, name), digits=2) for name in names]
-        rows += of_part(f"{n:g} pairs", svf.in_most("the exact pattern", own.every), *shares, joint=" ")
-    patterns = found.patterns.values()
-    strong, weak = (mean([mean(getattr(own, name)) for own in patterns]) for name in ("strong", "weak"))
-    exact = min(svf.share(own.every) for own in patterns) >= svf.MOST
+        shares = [Finding(name.replace("_", " "), getattr(pattern, name), digits=2) for name in names]
+        rows += of_part(f"{n:g} pairs", svf.in_most("the exact pattern", pattern.every), *shares, joint=" ")
+    patterns = record.patterns.values()
+    strong, weak = (mean([mean(getattr(pattern, name)) for pattern in patterns]) for name in ("strong", "weak"))
+    exact = min(svf.share(pattern.every) for pattern in patterns) >= svf.MOST
     remark = (
         "Strong pairs: that have a vector of their own; weak: of the others, on the last one. Cosine: geometric mean "
         f"of query and key side; a pair is where it is largest. Partly if {svf.MOST:.0%} of strong pairs and "
@@ -261,9 +264,10 @@ def crowd(found: Crowd) -> Findings:
     return Findings(rows, TOY, remark=remark, judged=verdict)
 
 
-def _draw_crowd(found: Crowd, said: str) -> Figure:
-    panels = [Matrix(f"{n:g} pairs", one.met, x="singular pair k", y="pair, by T") for n, one in found.patterns.items()]
-    title = f"Pairs and singular vectors of a head with H = {found.H}, mean of seeds ({said})"
+def _draw_crowd(record: Crowd, said: str) -> Figure:
+    axes = {"x": "singular pair k", "y": "pair, by T"}
+    panels = [Matrix(f"{n:g} pairs", pattern.met, **axes) for n, pattern in record.patterns.items()]
+    title = f"Pairs and singular vectors of a head with H = {record.H}, mean of seeds ({said})"
     return matrices_figure(panels, unsigned=True, columns=3, label="|cos|", title=title)
 
 

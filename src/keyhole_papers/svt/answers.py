@@ -1,33 +1,36 @@
-"""What are items asked about answers, and how are they drawn side by side?
+"""Which circuits does singular vector tracing find behind IOI answers, and what if all edges out of a head go?
 
-Which circuits does singular vector tracing find behind IOI answers? Traced once, for their edges to be removed.
+Circuits are traced once for all figures, for their edges to be removed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from itertools import combinations
 
+import torch
 from matplotlib.figure import Figure
 
-from keyhole.brief import Head
+from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.records import SideName
 from keyhole.errors import NothingToTraceError
-from keyhole.figures.style import BLUE, INK, blank, heading, tidy
+from keyhole.figures.style import BLUE, GREY
 from keyhole.intervene.cuts import distinct_edges, parallel
-from keyhole.intervene.removal import Cut, CutMode, Metric, intervene
+from keyhole.intervene.removal import Cut, CutMode, Metric, intervene, random_cut
 from keyhole.models.run import Run
+from keyhole.progress import Progress, silent
 from keyhole.stats import Interval
 from keyhole.tasks.example import Example
 from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole_papers.experiment import Job
-from keyhole_papers.finding import Finding, Provenance
-from keyhole_papers.svt import LEAST, Subject, is_gpt2, metric_of, subject
+from keyhole_papers.experiment import Attempt, Experiment, Job, panels, whiskers
+from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Provenance, Value, of_part, rows_of
+from keyhole_papers.svt import ADDS, LEAST, Pair, Subject, is_gpt2, metric_of, role_rule, subject, sums_of
 
+MODES: tuple[CutMode, CutMode] = ("global", "local")
 LOCAL = (
     "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "
     "input at the token, and so its query, key and value."
@@ -54,7 +57,7 @@ class Answer:
 
     @property
     def run(self) -> Run:
-        """What happened in its prompt."""
+        """Of its prompt."""
         assert self.circuit.run is not None
         return self.circuit.run
 
@@ -78,13 +81,13 @@ class Answer:
 
     def changes(self, sets: Sequence[Sequence[Cut]], mode: CutMode) -> list[float]:
         """What each set, removed at once, does to the logit difference."""
-        found = intervene(self.run, sets, self.metric, mode=mode)
-        return [one.metric_after - one.metric_before for one in found]
+        removals = intervene(self.run, sets, self.metric, mode=mode)
+        return [removal.metric_after - removal.metric_before for removal in removals]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What could be traced in a model."""
+    """All that could be traced in a model."""
 
     of: Provenance
     traced: tuple[Answer, ...]
@@ -104,35 +107,36 @@ class Answers:
         return f"{signals_note(self.of)} {changes} {left if self.skipped else ''}{LOCAL}"
 
 
+@lru_cache(maxsize=1)
 def answers(job: Job) -> Answers:
     """Circuits of a job's model, traced once for all figures."""
-    return answers_of(subject(job))
+    return answers_of(subject(job), job.progress)
 
 
-@lru_cache(maxsize=1)
-def answers_of(seen: Subject) -> Answers:
+def answers_of(of_job: Subject, progress: Progress = silent) -> Answers:
     """Circuits of the prompts in which there is something to trace."""
-    found = []
-    for example, run in seen.runs():
+    traced = []
+    for example, run in of_job.runs(progress=progress):
         metric = metric_of(example, run)
         with suppress(NothingToTraceError):
-            found.append(Answer(_traced(seen, example, run, metric), example, metric))
-    return Answers(replace(seen.of, heads=""), tuple(found), len(seen.examples))
+            traced.append(Answer(_traced(of_job, example, run, metric), example, metric))
+    return Answers(replace(of_job.of, heads=""), tuple(traced), len(of_job.examples))
 
 
-def _traced(seen: Subject, example: Example, run: Run, metric: Metric) -> Circuit:
+def _traced(of_job: Subject, example: Example, run: Run, metric: Metric) -> Circuit:
     """From the name movers of GPT-2, as published; in other models from the heads that push towards IO, against S."""
-    start = firing_movers(seen, example, run) if is_gpt2(seen.asked.model) else None
+    start = firing_movers(of_job, example, run) if is_gpt2(of_job.source) else None
     if start == []:
         raise NothingToTraceError("no name mover fires on IO.")
-    settings = SvtSettings(threshold=seen.threshold, start=start)  # without a start, seeds are linear
+    settings = SvtSettings(threshold=of_job.threshold, start=start)  # without a start, seeds are linear
     return trace_svt(run, metric.targets[0], against=metric.against[0], settings=settings)
 
 
-def firing_movers(seen: Subject, example: Example, run: Run) -> list[tuple[int, int, int, int]]:
+def firing_movers(of_job: Subject, example: Example, run: Run) -> list[tuple[int, int, int, int]]:
     """The name movers that fire from END on IO: enough weight, from a score that is not negative."""
     end, io = example.position(run, "END"), example.position(run, "IO")
-    return [(*head, end, io) for head in seen.role("name mover") if io and _fires(run, head, end, io, seen.threshold)]
+    movers = of_job.role("name mover")
+    return [(*head, end, io) for head in movers if io and _fires(run, head, end, io, of_job.threshold)]
 
 
 def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
@@ -141,49 +145,135 @@ def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
     return weight >= threshold and score >= 0
 
 
-def few(many: int, having: str) -> Finding:
-    """Why nothing is judged."""
-    return Finding("prompts", many, f"{LEAST} or more", False, part=f"With {having}")
+def prompts_with(many: int, having: str) -> Finding:
+    """In how many prompts were edges removed? Nothing is judged in too few."""
+    claim = NO_CLAIM if many >= LEAST else (f"{LEAST} or more", False)
+    return Finding("prompts", many, *claim, part=f"With {having}")
 
 
-# How do pictures of papers look alike? Panels under a heading, bars and dots with whiskers, clouds.
+@dataclass(frozen=True)
+class Removal:
+    """What the removal of edges does to the logit difference of one prompt."""
+
+    each: tuple[float, ...]  # the edges of one head after the other
+    every: float  # those of all heads at once
+    random: float  # as many random channels of all
 
 
-def panels(
-    names: Iterable[str], title: str, size: tuple[float, float], *, x: str = "", y: str = "", sharey: bool = True
-) -> tuple[Figure, list[Any]]:
-    """A figure with a panel for each name, side by side; the first names the vertical axis."""
-    named, figure = list(names), blank(*size)
-    heading(figure, title)
-    axes = list(figure.subplots(1, len(named), sharey=sharey, squeeze=False)[0])
-    for axis, name in zip(axes, named, strict=True):
-        tidy(axis, name, x=x, y=y if axis is axes[0] else "")
-    return figure, axes
+@dataclass(frozen=True)
+class OutOf:
+    """All edges out of some heads removed, in prompts where each of them has edges."""
+
+    answers: Answers
+    heads: tuple[Head, ...]  # none where no edges leave such heads
+    prompts: int
+    rows: Mapping[CutMode, Sequence[Removal]]  # one per prompt; none where those are too few
+
+    @property
+    def names(self) -> str:
+        """The heads in words."""
+        return " and ".join(map(head_name, self.heads))
+
+    @property
+    def counted(self) -> Finding:
+        """In how many prompts all edges were removed."""
+        many = self.prompts if self.heads else 0  # without heads, nothing is removed in any prompt
+        return prompts_with(many, f"edges out of {self.names or 'such heads'}")
+
+    def over(self, mode: CutMode, of: Callable[[Removal], float]) -> Interval:
+        """The mean over prompts."""
+        return Interval.over(of(row) for row in self.rows[mode])
+
+    def means(self, mode: CutMode) -> dict[str, Interval]:
+        """By what was removed."""
+        last = {"random": self.over(mode, lambda row: row.random)}
+        every = self.over(mode, lambda row: row.every)
+        if len(self.heads) == 1:
+            return {"removed": every, **last}
+        each = zip(*(row.each for row in self.rows[mode]), strict=True)
+        named = {head_name(head): Interval.over(changes) for head, changes in zip(self.heads, each, strict=True)}
+        return {**named, "both": every, **last}
 
 
-def whiskers(axis: Any, means: Mapping[str, Interval], shades: Sequence[str], width: float) -> None:
-    """A bar for each mean, with its interval."""
-    for at, (one, shade) in enumerate(zip(means.values(), shades, strict=True)):
-        axis.bar([at], [one.mean], color=shade, width=width)
-        axis.plot([at, at], [one.low, one.high], color=INK, linewidth=1.2)
-    axis.axhline(0, color=INK, linewidth=0.8)
+def _out_of(traced: Answers, heads: Sequence[Head]) -> OutOf:
+    having = [(answer, sets) for answer in traced.traced if all(sets := [answer.out_of(head) for head in heads])]
+    rows: dict[CutMode, list[Removal]] = {}
+    for mode in MODES if heads and len(having) >= LEAST else ():
+        generator, rows[mode] = torch.Generator().manual_seed(0), []
+        for answer, sets in having:
+            every = [cut for cuts in sets for cut in cuts]
+            others = [random_cut(answer.run, cut, generator) for cut in every]
+            changes = answer.changes([*sets, *([every] if len(sets) > 1 else []), others], mode)
+            rows[mode].append(Removal(tuple(changes[: len(sets)]), *changes[-2:]))
+    return OutOf(traced, tuple(heads), len(having), rows)
 
 
-def spreads(
-    rows: Mapping[str, Sequence[tuple[Interval, str]]], title: str, size: tuple[float, float], x: str
-) -> tuple[Figure, Any]:
-    """A line of dots with their intervals for each name, from above, each dot in its shade."""
-    figure, (axis,) = panels([""], title, (size[0], size[1] * len(rows) + 1.8), x=x)
-    for at, dots in enumerate(rows.values()):
-        for number, (spread, shade) in enumerate(dots):
-            height = at + 0.24 * (number - (len(dots) - 1) / 2)
-            axis.plot([spread.low, spread.high], [height] * 2, color=INK, linewidth=1)
-            axis.plot([spread.mean], [height], "o", color=shade, markersize=7)
-    axis.set_yticks(range(len(rows)), list(rows))
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    return figure, axis
+def _draw(record: OutOf) -> Mapping[str, Figure]:
+    if not record.rows:
+        return {}
+    size, y = (max(5.0, 3.0 * len(record.rows)), 3.4), "change of the logit difference"
+    figure, axes = panels(record.rows, f"All edges out of {record.names} removed", size, y=y)
+    for axis, means in zip(axes, map(record.means, record.rows), strict=True):
+        whiskers(axis, means, [GREY if label == "random" else BLUE for label in means], 0.7)
+        axis.set_xticks(range(len(means)), list(means))
+    return {"removed": figure}
 
 
-def cloud(axis: Any, x: Sequence[float], y: Sequence[float]) -> None:
-    """A point for each observation."""
-    axis.scatter(x, y, s=14, color=BLUE, alpha=0.5, linewidths=0)
+def measure_two(job: Job) -> OutOf:
+    """0.9 and 0.11, or two heads that most often have edges in the same prompt."""
+    traced = answers(job)
+    if is_gpt2(job.model):
+        return _out_of(traced, ((0, 9), (0, 11)))
+    movers = set(subject(job).roles.get("name mover", ()))
+    pairs = Counter(pair for answer in traced.traced for pair in combinations(sorted(set(answer.writers) - movers), 2))
+    return _out_of(traced, pairs.most_common(1)[0][0] if pairs else ())
+
+
+def found_two(record: OutOf) -> Findings:
+    """Do the effects of all edges out of two upstream heads add up, and does local removal do less?"""
+    rows, holds = [record.counted], list[bool]()
+    claim = f"a loss whose interval excludes 0, more than twice that of random channels, and {ADDS}"
+    for mode in record.rows:
+        means, sums = record.means(mode), sums_of([Pair(sum(row.each), row.every) for row in record.rows[mode]])
+        both = means["both"]
+        holds.append(both.high < 0 and abs(means["random"].mean) < -both.mean / 2 and sums.adds)
+        values: dict[str, Value] = {**means, "sum": sums.summed, "share of the sum": sums.share}
+        rows += of_part(mode, *rows_of(values, {"both": (claim, holds[-1])}))
+    if record.rows:
+        pairs = zip(record.rows["local"], record.rows["global"], strict=True)
+        less = Interval.over(local.every - everywhere.every for local, everywhere in pairs)
+        rows.append(Finding("local above global", less, "an interval above 0", less.low > 0))
+    why = "Two heads, no name movers, that most often have edges in the same prompt stand for 0.9 and 0.11. "
+    remark = f"{'' if record.answers.of.real else why}{record.answers.note}"
+    return Findings(rows, record.answers.of, first=any(holds[:1]), unless="the first holds globally", remark=remark)
+
+
+def measure_unknown(job: Job) -> OutOf:
+    """2.8, or of heads without a role that with most edges."""
+    traced = answers(job)
+    if is_gpt2(job.model):
+        return _out_of(traced, ((2, 8),))
+    known = {head for heads in subject(job).roles.values() for head in heads}
+    counts = Counter(head for answer in traced.traced for head in answer.writers.elements() if head not in known)
+    return _out_of(traced, [head for head, _ in counts.most_common(1)])
+
+
+def found_unknown(record: OutOf) -> Findings:
+    """Does a head without a known role matter for the answer?"""
+    rows = [record.counted]
+    for mode in record.rows:
+        means, size = record.means(mode), record.over(mode, lambda row: abs(row.every))
+        chance = record.over(mode, lambda row: abs(row.random))
+        matters = means["removed"].beyond_doubt and size.low > chance.high
+        claim: Claim = "a change whose interval excludes 0, in size beyond that of random channels", matters
+        values: dict[str, Value] = {**means, "absolute": size, "absolute, random": chance}
+        rows += of_part(mode, *rows_of(values, {"removed": claim}))
+    why = f"{record.names}, of heads without a role that with most edges, stands for 2.8. "
+    of = replace(record.answers.of, heads=role_rule(record.answers.of.model))
+    return Findings(rows, of, remark=f"{'' if of.real else why}{record.answers.note}")
+
+
+RUNS: dict[str, Attempt] = {
+    "svt-fig7": Experiment(measure_two, found_two, _draw),
+    "svt-fig28": Experiment(measure_unknown, found_unknown, _draw),
+}

@@ -1,37 +1,46 @@
-"""Do signals cause answers? Those into heads of the IOI circuit, one by one; those out of upstream heads, all."""
+"""Do signals into heads of the IOI circuit cause answers? Removed and boosted one by one, and all of a side at once."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from typing import Literal
 
-import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from keyhole.brief import Head, head_name
+from keyhole.brief import head_name
 from keyhole.circuits.records import SideName
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend
-from keyhole.intervene.removal import CutMode, random_cut
+from keyhole.intervene.removal import CutMode
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.experiment import Attempt, Experiment, cloud, panels, whiskers
 from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
-from keyhole_papers.svt import LEAST, effects, is_gpt2, role_rule, subject
-from keyhole_papers.svt.answers import Answers, answers, cloud, few, panels, whiskers
-from keyhole_papers.svt.effects import MODES, ODD, SIDES, Claim, Effect, Into, into, rank_correlation
-from keyhole_papers.svt.together import ADDS, Pair, Sums, sums
+from keyhole_papers.svt import ADDS, LEAST, Pair, sums_of
+from keyhole_papers.svt.answers import MODES
+from keyhole_papers.svt.effects import (
+    ODD,
+    SIDES,
+    Effect,
+    Into,
+    Turn,
+    boosted,
+    into,
+    over_prompts,
+    rank_correlation,
+    removed,
+    sums_figure,
+)
 
 Sides = Sequence[SideName]
 Goes = Literal["heavier", "rises", "apart", "alike"]  # what the logit difference does, beside attention
 _PROPORTION = 0.5  # rank correlation
 _SHADES = (BLUE, RED, GREY, FAINT)
-_USUAL: dict[tuple[str, CutMode], Claim] = {
+_USUAL: dict[tuple[str, CutMode], Turn] = {
     **{("removed", mode): "falls" for mode in MODES},
     **{("boosted", mode): "rises" for mode in MODES},
 }
-_INVERTED: dict[tuple[str, CutMode], Claim] = {
+_INVERTED: dict[tuple[str, CutMode], Turn] = {
     ("removed", "global"): "falls",
     ("removed", "local"): "rises",
     ("boosted", "local"): "falls",
@@ -42,14 +51,14 @@ _LOST = "rank correlation of weight and attention lost"
 _WORSE = "rank correlation of weight and logit difference lost"
 
 
-def _means(own: Sequence[Effect]) -> dict[str, Interval]:
+def _means(effects: Sequence[Effect]) -> dict[str, Interval]:
     """The change of the logit difference by what was done."""
-    off, on = effects.removed(own), effects.boosted(own)
+    off, on = removed(effects), boosted(effects)
     return {"removed": off.by, "boosted": on.by, "random removed": off.random, "random boosted": on.random}
 
 
-def _heavier(own: Sequence[Effect]) -> Interval:
-    return rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
+def _heavier(effects: Sequence[Effect]) -> Interval:
+    return rank_correlation(effects, lambda effect: effect.weight, lambda effect: -effect.answer)
 
 
 def found_singles(record: Into, sides: Sides, heavier: bool) -> Findings:
@@ -62,26 +71,26 @@ def found_singles(record: Into, sides: Sides, heavier: bool) -> Findings:
 
 
 def _at(
-    record: Into, side: SideName, mode: CutMode, claims: Mapping[tuple[str, CutMode], Claim], heavier: bool = False
+    record: Into, side: SideName, mode: CutMode, claims: Mapping[tuple[str, CutMode], Turn], heavier: bool = False
 ) -> list[Finding]:
     """What single signals do in one place."""
-    own = record.at(side, mode)
-    off, on, more = effects.removed(own), effects.boosted(own), _heavier(own)
-    asked = (_ABOVE, off.prompts >= LEAST and more.low > 0) if heavier else ()
+    effects = record.at(side, mode)
+    off, on, more = removed(effects), boosted(effects), _heavier(effects)
+    claim = (_ABOVE, off.prompts >= LEAST and more.low > 0) if heavier else ()
     return of_part(
         record.where(side, mode),
         off.finding("removed", claims.get(("removed", mode))),
         on.finding("boosted", claims.get(("boosted", mode))),
         Finding("random removed", off.random),
         Finding("random boosted", on.random),
-        Finding("heavier", more, *asked),
+        Finding("heavier", more, *claim),
         Finding("prompts", off.prompts),
     )
 
 
 def _draw_singles(record: Into, sides: Sides) -> Mapping[str, Figure]:
     places = {record.where(side, mode): record.at(side, mode) for side in sides for mode in MODES}
-    shown = {where: _means(own) for where, own in places.items() if own}
+    shown = {where: _means(effects) for where, effects in places.items() if effects}
     if not shown:
         return {}
     title = f"Change of the logit difference, signals into {head_name(record.head)}"
@@ -89,7 +98,7 @@ def _draw_singles(record: Into, sides: Sides) -> Mapping[str, Figure]:
     for axis, means in zip(axes, shown.values(), strict=True):
         whiskers(axis, means, _SHADES, 0.75)
         axis.set_xticks([])
-    handles = [Patch(color=shade, label=what) for what, shade in zip(means, _SHADES, strict=True)]
+    handles = [Patch(color=shade, label=change) for change, shade in zip(means, _SHADES, strict=True)]
     legend(figure, handles, columns=4, beneath=True)
     return {"effects": figure}
 
@@ -105,19 +114,19 @@ def singles(role: str, number: int, sides: Sides = SIDES, *, heavier: bool = Fal
 
 def found_inverted(record: Into) -> Findings:
     """Does global removal lower the logit difference, local removal raise it, and local boosting lower it?"""
-    odd = ""
-    if all(effects.removed(record.at("dest", mode)).rises for mode in MODES):
-        odd = "Global removal raises the logit difference too: here the two do not oppose each other. "
+    same = all(removed(record.at("dest", mode)).rises for mode in MODES)
+    odd = "Global removal raises the logit difference too: here the two do not oppose each other. " if same else ""
     rows = [row for mode in MODES for row in _at(record, "dest", mode, _INVERTED)]
     return Findings(rows, record.of, remark=f"{odd}{record.note}")
 
 
 def found_falls(record: Into, side: SideName, mode: CutMode, goes: Goes) -> Findings:
     """Does attention fall when a signal is removed, and does the logit difference go with it as was published?"""
-    own = record.at(side, mode)
-    answer, attention = effects.removed(own), effects.over_prompts(own, lambda one: one.attention)
-    both = rank_correlation(own, lambda one: one.attention, lambda one: one.answer)
-    weight, worse = rank_correlation(own, lambda one: one.weight, lambda one: -one.attention), _heavier(own)
+    effects = record.at(side, mode)
+    answer, attention = removed(effects), over_prompts(effects, lambda effect: effect.attention)
+    both = rank_correlation(effects, lambda effect: effect.attention, lambda effect: effect.answer)
+    weight = rank_correlation(effects, lambda effect: effect.weight, lambda effect: -effect.attention)
+    worse = _heavier(effects)
     claims: dict[Goes, dict[str, tuple[str, bool]]] = {
         "heavier": {_LOST: (_ABOVE, weight.low > 0), _WORSE: (_ABOVE, worse.low > 0)},
         "rises": {_BOTH: ("an interval below 0", both.high < 0)},
@@ -125,7 +134,7 @@ def found_falls(record: Into, side: SideName, mode: CutMode, goes: Goes) -> Find
         "alike": {_BOTH: (".5 or more, an interval above 0: in proportion", both.mean >= _PROPORTION and both.low > 0)},
     }
     first = attention.high < 0 and (answer.rises if goes == "rises" else answer.falls)
-    asked = f"a {'gain' if goes == 'rises' else 'loss'} that matters, and a loss of attention"
+    claim = f"a {'gain' if goes == 'rises' else 'loss'} that matters, and a loss of attention"
     values: dict[str, Value] = {
         "attention": attention,
         "logit difference": answer.by,
@@ -135,7 +144,7 @@ def found_falls(record: Into, side: SideName, mode: CutMode, goes: Goes) -> Find
         _WORSE: worse,
         "prompts": answer.prompts,
     }
-    rows = rows_of(values, {"logit difference": (asked, first), **claims[goes]})
+    rows = rows_of(values, {"logit difference": (claim, first), **claims[goes]})
     return Findings(rows, record.of, first=first, unless="the logit difference does", remark=f"{_SCORES} {record.note}")
 
 
@@ -143,12 +152,12 @@ _SCORES = "Attention is the weight after the softmax, where the paper shows the 
 
 
 def _draw_falls(record: Into, side: SideName, mode: CutMode) -> Mapping[str, Figure]:
-    own, title = record.at(side, mode), f"Signals into {head_name(record.head)} removed, {mode}"
+    effects, title = record.at(side, mode), f"Signals into {head_name(record.head)} removed, {mode}"
     figure, (axis,) = panels([""], title, (4.8, 3.8), x="change of attention", y="change of the logit difference")
-    cloud(axis, [one.attention for one in own], [one.answer for one in own])
+    cloud(axis, [effect.attention for effect in effects], [effect.answer for effect in effects])
     axis.axhline(0, color=INK, linewidth=0.8)
     axis.axvline(0, color=INK, linewidth=0.8)
-    return {"removed": figure} if own else {}
+    return {"removed": figure} if effects else {}
 
 
 def falls(number: int, side: SideName, mode: CutMode, goes: Goes) -> Experiment[Into]:
@@ -160,139 +169,78 @@ def falls(number: int, side: SideName, mode: CutMode, goes: Goes) -> Experiment[
     )
 
 
-@dataclass(frozen=True)
-class Removal:
-    """What the removal of edges does to the logit difference of one prompt."""
-
-    each: tuple[float, ...]  # the edges of one head after the other
-    every: float  # those of all heads at once
-    random: float  # as many random channels of all
+_PLACES = [(side, mode) for side in SIDES for mode in MODES]
+_LOCAL_FIRST = [(side, mode) for side in SIDES for mode in reversed(MODES)]
 
 
-@dataclass(frozen=True)
-class OutOf:
-    """All edges out of some heads removed, in prompts where each of them has edges."""
-
-    answers: Answers
-    heads: tuple[Head, ...]  # none where no edges leave such heads
-    prompts: int
-    rows: Mapping[CutMode, Sequence[Removal]]  # one per prompt; none where those are too few
-
-    @property
-    def names(self) -> str:
-        """The heads in words."""
-        return " and ".join(map(head_name, self.heads))
-
-    def over(self, mode: CutMode, of: Callable[[Removal], float]) -> Interval:
-        """The mean over prompts."""
-        return Interval.over(of(row) for row in self.rows[mode])
-
-    def means(self, mode: CutMode) -> dict[str, Interval]:
-        """By what was removed."""
-        last = {"random": self.over(mode, lambda row: row.random)}
-        every = self.over(mode, lambda row: row.every)
-        if len(self.heads) == 1:
-            return {"removed": every, **last}
-        each = zip(*(row.each for row in self.rows[mode]), strict=True)
-        named = {head_name(head): Interval.over(own) for head, own in zip(self.heads, each, strict=True)}
-        return {**named, "both": every, **last}
+def _pairs(record: Into, side: SideName, mode: CutMode) -> list[Pair]:
+    single: dict[int, float] = defaultdict(float)
+    for effect in record.at(side, mode):
+        single[effect.prompt] += effect.answer
+    return [Pair(single[effect.prompt], effect.answer) for effect in record.at(side, mode, together=True)]
 
 
-def _out_of(found: Answers, heads: Sequence[Head]) -> OutOf:
-    having = [(one, sets) for one in found.traced if all(sets := [one.out_of(head) for head in heads])]
-    rows: dict[CutMode, list[Removal]] = {}
-    for mode in MODES if heads and len(having) >= LEAST else ():
-        generator, rows[mode] = torch.Generator().manual_seed(0), []
-        for answer, sets in having:
-            every = [cut for one in sets for cut in one]
-            others = [random_cut(answer.run, cut, generator) for cut in every]
-            changes = answer.changes([*sets, *([every] if len(sets) > 1 else []), others], mode)
-            rows[mode].append(Removal(tuple(changes[: len(sets)]), *changes[-2:]))
-    return OutOf(found, tuple(heads), len(having), rows)
+def found_parallel(record: Into) -> Findings:
+    """Do the effects of signals that reach a head side by side add up? In two of four places."""
+    rows, adds = list[Finding](), list[bool]()
+    for side, mode in _PLACES:
+        together, total = removed(record.at(side, mode, together=True)), sums_of(_pairs(record, side, mode))
+        adds.append(together.matters and total.adds)
+        rows += of_part(
+            record.where(side, mode),
+            Finding("sets", len(_pairs(record, side, mode))),
+            Finding("together", total.together),
+            Finding("sum", total.summed),
+            Finding("share", total.share),
+            Finding("random", together.random),
+        )
+    claim = f"2 or more, with an effect together that matters, and {ADDS}"
+    rows.append(Finding("places where effects add up", sum(adds), claim, sum(adds) >= 2))
+    return Findings(rows, record.of, remark=record.note)
 
 
-def _prompts(record: OutOf) -> Finding:
-    """In how many were all edges removed? Nothing is judged in too few."""
-    having = f"edges out of {record.names}" if record.heads else "edges out of such heads"
-    return Finding("prompts", record.prompts, part=f"With {having}") if record.rows else few(record.prompts, having)
+def _draw_parallel(record: Into) -> Mapping[str, Figure]:
+    points = {record.where(*place): pairs for place in _PLACES if (pairs := _pairs(record, *place))}
+    title = f"All signals into {head_name(record.head)} at a token, removed together and one by one"
+    return {"sums": sums_figure(points, title)} if points else {}
 
 
-def _draw_out_of(record: OutOf) -> Mapping[str, Figure]:
-    if not record.rows:
+def _at_once(record: Into, side: SideName, mode: CutMode) -> list[Effect]:
+    """Per prompt, the removal of all signals; where there is but one signal, its own."""
+    every = [*record.at(side, mode), *record.at(side, mode, together=True)]
+    return list({effect.prompt: effect for effect in every}.values())
+
+
+def found_all(record: Into) -> Findings:
+    """Does the logit difference rise locally and fall globally, when all signals into the head are removed?"""
+    rows = list[Finding]()
+    for side in SIDES:
+        changes = {mode: removed(_at_once(record, side, mode)) for mode in MODES}
+        opposed = changes["local"].rises and changes["global"].falls
+        for mode, change in changes.items():
+            asks = mode == "local"  # globally a loss is a part of the same claim
+            claim = ("a gain that matters, where globally there is a loss that does", opposed) if asks else ()
+            rows += of_part(
+                record.where(side, mode),
+                Finding("logit difference", change.by, *claim),
+                Finding("attention", over_prompts(_at_once(record, side, mode), lambda effect: effect.attention)),
+                Finding("random", change.random),
+                Finding("prompts", change.prompts),
+            )
+    which = f"Head {head_name(record.head)} stands where 9.6 is; its signals at END and at IO are removed as sets."
+    return Findings(rows, record.of, remark=f"{which} {record.note}")
+
+
+def _draw_all(record: Into) -> Mapping[str, Figure]:
+    effects = {record.where(*place): _at_once(record, *place) for place in _LOCAL_FIRST}
+    means = {where: removed(changed).by for where, changed in effects.items() if len(changed) >= LEAST}
+    if not means:
         return {}
-    size, y = (max(5.0, 3.0 * len(record.rows)), 3.4), "change of the logit difference"
-    figure, axes = panels(record.rows, f"All edges out of {record.names} removed", size, y=y)
-    for axis, means in zip(axes, map(record.means, record.rows), strict=True):
-        whiskers(axis, means, [GREY if label == "random" else BLUE for label in means], 0.7)
-        axis.set_xticks(range(len(means)), list(means))
-    return {"removed": figure}
-
-
-def measure_two(job: Job) -> OutOf:
-    """0.9 and 0.11, or two heads that most often have edges in the same prompt."""
-    found = answers(job)
-    if is_gpt2(job.model):
-        return _out_of(found, ((0, 9), (0, 11)))
-    movers = set(subject(job).roles.get("name mover", ()))
-    pairs = Counter(pair for one in found.traced for pair in combinations(sorted(set(one.writers) - movers), 2))
-    return _out_of(found, pairs.most_common(1)[0][0] if pairs else ())
-
-
-def _sums(record: OutOf, mode: CutMode) -> Sums:
-    return sums([Pair(sum(row.each), row.every) for row in record.rows[mode]])
-
-
-def _less(record: OutOf) -> Interval:
-    """By how much local removal leaves the logit difference higher than global removal."""
-    both = zip(record.rows["local"], record.rows["global"], strict=True)
-    return Interval.over(local.every - everywhere.every for local, everywhere in both)
-
-
-def found_two(record: OutOf) -> Findings:
-    """Do the effects of all edges out of two upstream heads add up, and does local removal do less?"""
-    rows, holds = [_prompts(record)], list[bool]()
-    asked = f"a loss whose interval excludes 0, more than twice that of random channels, and {ADDS}"
-    for mode in record.rows:
-        means, own = record.means(mode), _sums(record, mode)
-        both = means["both"]
-        holds.append(both.high < 0 and abs(means["random"].mean) < -both.mean / 2 and own.adds)
-        values: dict[str, Value] = {**means, "sum": own.summed, "share of the sum": own.share}
-        rows += of_part(mode, *rows_of(values, {"both": (asked, holds[-1])}))
-    if record.rows:
-        less = _less(record)
-        rows.append(Finding("local above global", less, "an interval above 0", less.low > 0))
-    why = "Two heads, no name movers, that most often have edges in the same prompt stand for 0.9 and 0.11. "
-    remark = f"{'' if record.answers.of.real else why}{record.answers.note}"
-    return Findings(rows, record.answers.of, first=any(holds[:1]), unless="the first holds globally", remark=remark)
-
-
-def measure_unknown(job: Job) -> OutOf:
-    """2.8, or of heads without a role that with most edges."""
-    found = answers(job)
-    if is_gpt2(job.model):
-        return _out_of(found, ((2, 8),))
-    known = {head for heads in subject(job).roles.values() for head in heads}
-    counts = Counter(head for one in found.traced for head in one.writers.elements() if head not in known)
-    return _out_of(found, [head for head, _ in counts.most_common(1)])
-
-
-def _sizes(record: OutOf, mode: CutMode) -> tuple[Interval, Interval]:
-    """In absolute terms: the changes, and those by random channels."""
-    return record.over(mode, lambda row: abs(row.every)), record.over(mode, lambda row: abs(row.random))
-
-
-def found_unknown(record: OutOf) -> Findings:
-    """Does a head without a known role matter for the answer?"""
-    rows = [_prompts(record)]
-    for mode in record.rows:
-        means, (size, chance) = record.means(mode), _sizes(record, mode)
-        matters = means["removed"].beyond_doubt and size.low > chance.high
-        claim = "a change whose interval excludes 0, in size beyond that of random channels", matters
-        values: dict[str, Value] = {**means, "absolute": size, "absolute, random": chance}
-        rows += of_part(mode, *rows_of(values, {"removed": claim}))
-    why = f"{record.names}, of heads without a role that with most edges, stands for 2.8. "
-    of = replace(record.answers.of, heads=role_rule(record.answers.of.model))
-    return Findings(rows, of, remark=f"{'' if of.real else why}{record.answers.note}")
+    title = f"All signals into {head_name(record.head)} removed together"
+    figure, (axis,) = panels([""], title, (5.4, 3.4), y="change of the logit difference")
+    whiskers(axis, means, [BLUE if "local" in where else RED for where in means], 0.6)
+    axis.set_xticks(range(len(means)), list(means))
+    return {"together": figure}
 
 
 RUNS: dict[str, Attempt] = {
@@ -305,6 +253,6 @@ RUNS: dict[str, Attempt] = {
     "svt-fig22": singles("name mover", 0),
     "svt-fig23": singles("S-inhibition", 0),
     "svt-fig24": singles("name mover", 1),
-    "svt-fig7": Experiment(measure_two, found_two, _draw_out_of),
-    "svt-fig28": Experiment(measure_unknown, found_unknown, _draw_out_of),
+    "svt-fig25": Experiment(partial(into, role="name mover"), found_parallel, _draw_parallel),
+    "svt-fig27": Experiment(partial(into, role="name mover", number=ODD), found_all, _draw_all),
 }

@@ -8,31 +8,32 @@ from typing import Literal
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from keyhole.brief import Head, head_name
+from keyhole.circuits.circuit import Edge
 from keyhole.circuits.records import SideName
+from keyhole.figures.style import INK
 from keyhole.intervene.cuts import edge_cut
-from keyhole.intervene.removal import Cut, CutMode, Metric, intervene, random_cut
+from keyhole.intervene.removal import CutMode, intervene, random_cut
 from keyhole.lab.emergence import Push, pushes
 from keyhole.lab.roles import Role, role_attention
-from keyhole.models.run import Run
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Job
+from keyhole_papers.experiment import Job, cloud, panels
 from keyhole_papers.finding import Finding, Provenance
-from keyhole_papers.svt import LEAST, Subject, subject
-from keyhole_papers.svt.answers import LOCAL, answers_of, signals_note
+from keyhole_papers.svt import LEAST, Pair, subject
+from keyhole_papers.svt.answers import LOCAL, MODES, Answer, answers, signals_note
 
 _LOOKED = 32  # prompts in which a head's attention and its push are measured
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure
-Claim = Literal["falls", "rises"]
-_CLAIMS: dict[Claim, str] = {"falls": "a loss that matters", "rises": "a gain that matters"}
+Turn = Literal["falls", "rises"]
+_CLAIMS: dict[Turn, str] = {"falls": "a loss that matters", "rises": "a gain that matters"}
 MATTERS = (
     "A change matters if its interval over prompts excludes 0, and it is more than twice that by random channels and "
     f"{_SOME:.0%} of the logit difference or more, in {LEAST} prompts or more."
 )
 SIDES: tuple[SideName, SideName] = ("dest", "src")
-MODES: tuple[CutMode, CutMode] = ("global", "local")
 ODD = 2  # 9.6 is the third of the name movers
 _NAMES = ("IO", "S1", "S2")
 
@@ -70,7 +71,8 @@ class Into:
 
     def at(self, side: SideName, mode: CutMode, *, together: bool = False) -> list[Effect]:
         """Single signals (or all at once) at one token."""
-        return [one for one in self.effects if (one.side, one.mode, one.together) == (side, mode, together)]
+        place = side, mode, together
+        return [effect for effect in self.effects if (effect.side, effect.mode, effect.together) == place]
 
     def where(self, side: SideName, mode: CutMode) -> str:
         """A place in words."""
@@ -90,81 +92,71 @@ class Into:
 
 def into(job: Job, role: str, number: int = 0) -> Into:
     """What the signals into a role's first, second or third head do, and where that head looks."""
-    seen = subject(job)
-    head = seen.one(role, number)
-    at, shown = (seen.model.attention_layers.index(head[0]), head[1]), seen.examples[:_LOOKED]
-    looks = {src: float(role_attention(seen.model, shown, Role("", "END", src))[at]) for src in _NAMES}
-    push = pushes([(one, seen.model.run(one.text)) for one in shown], [head])[head]
-    return Into(seen.of, role, head, effects(seen, role, number), looks, push)
+    of_job = subject(job)
+    head = of_job.head(role, number)
+    at, shown = (of_job.model.attention_layers.index(head[0]), head[1]), of_job.examples[:_LOOKED]
+    looks = {src: float(role_attention(of_job.model, shown, Role("", "END", src))[at]) for src in _NAMES}
+    push = pushes([(example, of_job.model.run(example.text)) for example in shown], [head])[head]
+    return Into(of_job.of, role, head, effects(job, role, number), looks, push)
 
 
-def effects(seen: Subject, role: str, number: int = 0) -> tuple[Effect, ...]:
+@lru_cache(maxsize=8)
+def effects(job: Job, role: str, number: int = 0) -> tuple[Effect, ...]:
     """All signals into the firings of a role's first, second or third head, changed one by one; measured once.
 
     There are none in prompts where tracing from the name movers does not come by that firing.
     """
-    return _effects(seen, seen.one(role, number), _source(role))
+    head, traced = subject(job).head(role, number), answers(job).traced
+    generator, changed = torch.Generator().manual_seed(0), list[Effect]()
+    for prompt, answer in enumerate(traced):
+        for side in SIDES:
+            changed += _changed(answer, prompt, answer.into(head, _source(role), side), generator)
+        job.progress(prompt + 1, len(traced))
+    return tuple(changed)
 
 
 def _source(role: str) -> str:
     return "IO" if role == "name mover" else "S2"
 
 
-@lru_cache(maxsize=8)
-def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
-    found: list[Effect] = []
-    generator = torch.Generator().manual_seed(0)
-    every = answers_of(seen).traced
-    for number, answer in enumerate(every):
-        for side in SIDES:
-            edges = answer.into(head, src, side)
-            cuts, weights = [edge_cut(answer.circuit, edge) for edge in edges], [edge.weight for edge in edges]
-            if len(cuts) > 1:
-                cuts.append(replace(cuts[0], signals=tuple(cut.signals[0] for cut in cuts)))
-                weights.append(sum(weights))
-            if cuts:
-                found += _changed(answer.run, cuts, weights, answer.metric, generator, number)
-        seen.progress(number + 1, len(every))
-    return tuple(found)
-
-
-def _changed(
-    run: Run, cuts: list[Cut], weights: list[float], metric: Metric, generator: torch.Generator, prompt: int
-) -> list[Effect]:
-    others = [random_cut(run, cut, generator) for cut in cuts]
-    n, found = len(cuts), []
-    modes: tuple[CutMode, ...] = ("local", "global")
-    for mode in modes:
-        off = intervene(run, [*cuts, *others], metric, mode=mode)
-        on = intervene(run, [*cuts, *others], metric, mode=mode, boost=True)
-        answers = [[one.metric_after - one.metric_before for one in several] for several in (off, on)]
+def _changed(answer: Answer, prompt: int, edges: Sequence[Edge], generator: torch.Generator) -> list[Effect]:
+    """Each of a side's edges changed alone, and all of them at once where there are several."""
+    cuts, weights = [edge_cut(answer.circuit, edge) for edge in edges], [edge.weight for edge in edges]
+    if len(cuts) > 1:
+        cuts.append(replace(cuts[0], signals=tuple(cut.signals[0] for cut in cuts)))
+        weights.append(sum(weights))
+    others = [random_cut(answer.run, cut, generator) for cut in cuts]
+    n, changed = len(cuts), []
+    for mode in reversed(MODES) if cuts else ():
+        off = intervene(answer.run, [*cuts, *others], answer.metric, mode=mode)
+        on = intervene(answer.run, [*cuts, *others], answer.metric, mode=mode, boost=True)
+        lost, gained = ([each.metric_after - each.metric_before for each in changes] for changes in (off, on))
         for i, cut in enumerate(cuts):
-            found.append(
-                Effect(
-                    prompt=prompt,
-                    side=cut.side,
-                    mode=mode,
-                    together=len(cut.signals) > 1,
-                    weight=weights[i],
-                    channels=len(cut.signals[0].channels),
-                    answer=answers[0][i],
-                    attention=off[i].after - off[i].before,
-                    boosted=answers[1][i],
-                    random=answers[0][n + i],
-                    random_boosted=answers[1][n + i],
-                    cosine=off[i].cosine,
-                    norm=off[i].norm_ratio,
-                    before=off[i].metric_before,
-                )
+            effect = Effect(
+                prompt=prompt,
+                side=cut.side,
+                mode=mode,
+                together=len(cut.signals) > 1,
+                weight=weights[i],
+                channels=len(cut.signals[0].channels),
+                answer=lost[i],
+                attention=off[i].after - off[i].before,
+                boosted=gained[i],
+                random=lost[n + i],
+                random_boosted=gained[n + i],
+                cosine=off[i].cosine,
+                norm=off[i].norm_ratio,
+                before=off[i].metric_before,
             )
-    return found
+            changed.append(effect)
+    return changed
 
 
-def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> Interval:
+def over_prompts(effects: Sequence[Effect], of: Callable[[Effect], float]) -> Interval:
     """Prompts are the independent observations: their means, then the interval over them."""
     each: dict[int, list[float]] = {}
-    for one in own:
-        each.setdefault(one.prompt, []).append(of(one))
+    for effect in effects:
+        each.setdefault(effect.prompt, []).append(of(effect))
     return Interval.over(sum(values) / len(values) for values in each.values())
 
 
@@ -193,45 +185,45 @@ class Change:
         """Does it matter, and for the better?"""
         return self.matters and self.by.mean > 0
 
-    def finding(self, name: str, claim: Claim | None = None) -> Finding:
-        """As it is told and judged."""
+    def finding(self, name: str, claim: Turn | None = None) -> Finding:
+        """As it is reported and judged."""
         if claim is None:
             return Finding(name, self.by)
         return Finding(name, self.by, _CLAIMS[claim], self.falls if claim == "falls" else self.rises)
 
 
-def change(own: Sequence[Effect], of: Callable[[Effect], float], random: Callable[[Effect], float]) -> Change:
+def change(effects: Sequence[Effect], of: Callable[[Effect], float], random: Callable[[Effect], float]) -> Change:
     """A change of the logit difference beside that by random channels, over prompts."""
-    size = over_prompts(own, lambda one: abs(one.before)).mean
-    return Change(over_prompts(own, of), over_prompts(own, random), size, len({one.prompt for one in own}))
+    size, prompts = over_prompts(effects, lambda effect: abs(effect.before)).mean, {effect.prompt for effect in effects}
+    return Change(over_prompts(effects, of), over_prompts(effects, random), size, len(prompts))
 
 
-def removed(own: Sequence[Effect]) -> Change:
+def removed(effects: Sequence[Effect]) -> Change:
     """What removal does."""
-    return change(own, lambda one: one.answer, lambda one: one.random)
+    return change(effects, lambda effect: effect.answer, lambda effect: effect.random)
 
 
-def boosted(own: Sequence[Effect]) -> Change:
+def boosted(effects: Sequence[Effect]) -> Change:
     """What doubling does."""
-    return change(own, lambda one: one.boosted, lambda one: one.random_boosted)
+    return change(effects, lambda effect: effect.boosted, lambda effect: effect.random_boosted)
 
 
 def rank_correlation(
-    own: Sequence[Effect], a: Callable[[Effect], float], b: Callable[[Effect], float], draws: int = 200
+    effects: Sequence[Effect], a: Callable[[Effect], float], b: Callable[[Effect], float], draws: int = 200
 ) -> Interval:
     """Spearman's over all signals, with its 95 % interval over prompts, drawn again with all of their signals.
 
     0 where there is nothing to rank.
     """
     each: dict[int, list[tuple[float, float]]] = {}
-    for one in own:
-        each.setdefault(one.prompt, []).append((a(one), b(one)))
+    for effect in effects:
+        each.setdefault(effect.prompt, []).append((a(effect), b(effect)))
     groups, generator = [np.array(pairs) for pairs in each.values()], torch.Generator().manual_seed(0)
     if len(groups) < 2:
         return Interval(spearman(groups[0] if groups else ()), math.nan, math.nan)
     drawn = torch.randint(len(groups), (draws, len(groups)), generator=generator).tolist()
-    found = [spearman(np.concatenate([groups[i] for i in one])) for one in drawn]
-    low, high = torch.tensor(found, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    values = [spearman(np.concatenate([groups[i] for i in draw])) for draw in drawn]
+    low, high = torch.tensor(values, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
     return Interval(spearman(np.concatenate(groups)), low, high)
 
 
@@ -242,7 +234,7 @@ def spearman(pairs: ArrayLike) -> float:
     1.0
     """
     ranks = [_ranks(column) for column in np.asarray(pairs, dtype=np.float64).reshape(-1, 2).T]
-    if len(ranks[0]) < 3 or any(np.ptp(one) == 0 for one in ranks):
+    if len(ranks[0]) < 3 or any(np.ptp(places) == 0 for places in ranks):
         return 0.0
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])  # scipy's function gives the same, in ten times the time
 
@@ -252,3 +244,13 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     _, place, many = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(many) - (many - 1) / 2)[place]
     return ranks
+
+
+def sums_figure(points: Mapping[str, Sequence[Pair]], title: str) -> Figure:
+    """Changes when signals are removed together against the sum of their single changes; on the line they add up."""
+    size, x, y = (max(5.0, 2.8 * len(points) + 0.4), 3.4), "sum of single changes", "change together"
+    figure, axes = panels(points, title, size, x=x, y=y, sharey=False)
+    for axis, pairs in zip(axes, points.values(), strict=True):
+        cloud(axis, [pair.summed for pair in pairs], [pair.together for pair in pairs])
+        axis.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle="--")
+    return figure

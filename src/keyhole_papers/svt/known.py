@@ -1,16 +1,27 @@
-"""Is what the method finds right where the truth is known: in a machine, and in a lattice?
+"""Are traced heads those that are known to do the task, beyond chance? Who writes to name movers, and in a lattice.
 
-How well are traced heads those that are known to do the task?
+Upstream heads write to a name mover in the slices of its firing, and in all slices. Name movers and S-inhibition heads
+should cross. The control of this keeps how many edges leave and reach every head, and changes who is joined with whom:
+two edges a -> b and c -> d become a -> d and c -> b, again and again, as long as each still leads to a later layer.
+Movers, where tracing starts, are reached by many edges; so they are in every control.
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from keyhole.brief import Head
-from keyhole_papers.finding import Finding, Provenance, rows_of
-from keyhole_papers.svt import Subject, is_gpt2
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from keyhole.brief import Head, head_name
+from keyhole.stats import Interval
+from keyhole.tracing.settings import ChannelChoice
+from keyhole.tracing.svt import contributions, significant
+from keyhole_papers.experiment import Attempt, Experiment, Job, panels
+from keyhole_papers.finding import Finding, Findings, Provenance, holds_of, of_part, rows_of
+from keyhole_papers.svt import LEAST, Subject, is_gpt2, listed, subject
 
 _KNOWN: frozenset[Head] = frozenset(  # of Wang et al. (2023), those that can lie below the three name movers
     [
@@ -41,7 +52,7 @@ class Agreement:
 
     @property
     def rows(self) -> list[Finding]:
-        """For a reader; what is asked of them differs."""
+        """As numbers of a result."""
         return rows_of(
             {
                 "precision": self.precision,
@@ -62,31 +73,25 @@ def known_here(of: Provenance) -> str:
     )
 
 
-def known_heads(seen: Subject) -> frozenset[Head]:
+def known_heads(of_job: Subject) -> frozenset[Head]:
     """The published ones of GPT-2; of any other model, those with a role."""
-    return _KNOWN if is_gpt2(seen.asked.model) else frozenset(head for heads in seen.roles.values() for head in heads)
+    return _KNOWN if is_gpt2(of_job.source) else frozenset(head for heads in of_job.roles.values() for head in heads)
 
 
-def agreement(seen: Subject, heads: set[Head], starts: Sequence[Head]) -> Agreement:
+def agreement(of_job: Subject, heads: set[Head], starts: Sequence[Head]) -> Agreement:
     """Of known heads below the starts, which are given and do not count."""
     from scipy.stats import hypergeom
 
     top = max(layer for layer, _ in starts)
-    known, upstream = {head for head in known_heads(seen) if head[0] < top} - set(starts), heads - set(starts)
+    known, upstream = {head for head in known_heads(of_job) if head[0] < top} - set(starts), heads - set(starts)
     given = sum(layer < top for layer, _ in starts)
-    exist = sum(layer < top for layer in seen.model.attention_layers) * seen.model.dims.heads - given
+    exist = sum(layer < top for layer in of_job.model.attention_layers) * of_job.model.dims.heads - given
     right = len(upstream & known)
     p = float(hypergeom.sf(right - 1, exist, len(known), len(upstream)))
     return Agreement(right / max(len(upstream), 1), right / max(len(known), 1), len(known) / max(exist, 1), p)
 
 
-# Do name movers and S-inhibition heads cross, more than heads with as many edges would by chance?
-#
-# The control keeps how many edges leave and reach every head, and changes who is joined with whom: two edges a -> b
-# and c -> d become a -> d and c -> b, again and again, as long as each still leads to a later layer. Movers, where
-# tracing starts, are reached by many edges; so they are in every control.
-
-Pair = tuple[Head, Head]  # writer and reader
+Joint = tuple[Head, Head]  # writer and reader
 _DRAWS = 500  # rewired networks
 _SWAPS = 10  # tried for each edge
 _CHANCE = 0.05
@@ -102,7 +107,7 @@ class Lattice:
 
     movers: frozenset[Head]
     inhibitors: frozenset[Head]
-    pairs: frozenset[Pair]  # all edges there
+    pairs: frozenset[Joint]  # all edges there
 
     @property
     def lowest(self) -> int:
@@ -110,13 +115,13 @@ class Lattice:
         return min(layer for layer, _ in self.movers | self.inhibitors)
 
     @property
-    def among(self) -> set[Pair]:
+    def among(self) -> set[Joint]:
         """Joined heads of both roles."""
         both = self.movers | self.inhibitors
         return {pair for pair in self.pairs if both.issuperset(pair)}
 
     @property
-    def crossing(self) -> set[Pair]:
+    def crossing(self) -> set[Joint]:
         """S-inhibition heads that name movers hear."""
         return self._crossing(self.pairs)
 
@@ -139,12 +144,12 @@ class Lattice:
 
     @property
     def holds(self) -> list[bool]:
-        """What is asked of it, one by one."""
-        return [row.holds for row in self.rows if row.holds is not None]
+        """Claim by claim."""
+        return holds_of(self.rows)
 
     @property
     def rows(self) -> list[Finding]:
-        """How many are joined, and what is asked of that."""
+        """How many are joined, and what is claimed of that."""
         joined = f"more than name movers, and of S-inhibition heads with name movers more than in {REWIRED}"
         woven = self.beyond_chance and len(self.among) > len(self.movers)
         hear = self.beyond_chance and self.several >= 2
@@ -155,21 +160,21 @@ class Lattice:
             Finding("name movers with several S-inhibition heads", self.several, "two or more, and the same", hear),
         ]
 
-    def _crossing(self, pairs: Collection[Pair]) -> set[Pair]:
+    def _crossing(self, pairs: Collection[Joint]) -> set[Joint]:
         return {(a, b) for a, b in pairs if a in self.inhibitors and b in self.movers}
 
 
-def lattice(seen: Subject, starts: Sequence[Head], pairs: Collection[Pair]) -> Lattice:
+def lattice(of_job: Subject, starts: Sequence[Head], pairs: Collection[Joint]) -> Lattice:
     """Do name movers (where tracing starts) and S-inhibition heads cross in the network of frequent edges?"""
     movers = frozenset(starts)
-    inhibitors = frozenset(seen.roles.get("S-inhibition", ())) - movers
-    if is_gpt2(seen.asked.model):
+    inhibitors = frozenset(of_job.roles.get("S-inhibition", ())) - movers
+    if is_gpt2(of_job.source):
         inhibitors |= {(7, 3), (7, 9)}  # the others that the published figure names
     lowest = min(layer for layer, _ in movers | inhibitors)
     return Lattice(movers, inhibitors, frozenset(pair for pair in pairs if pair[0][0] >= lowest))
 
 
-def rewired(pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:
+def rewired(pairs: Sequence[Joint], rng: random.Random) -> list[Joint]:
     """Another network in which every head hears as many heads as before, and is heard by as many.
 
     >>> before = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((0, 2), (1, 2))]
@@ -186,3 +191,103 @@ def rewired(pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:
             present.update(swapped)
             edges[i], edges[j] = swapped
     return edges
+
+
+_KINDS: tuple[ChannelChoice, ChannelChoice] = ("singular", "all")
+_OTHERS: dict[Head, tuple[Head, ...]] = {(9, 9): ((7, 3), (7, 9))}  # published beside 8.6
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What upstream heads contribute to a name mover at END."""
+
+    head: Head
+    singular: Tensor  # layer x head, in the slices of the firing, mean over prompts
+    whole: Tensor  # in all slices
+    some: tuple[int, ...]  # heads that matter in each prompt, in the slices of the firing
+    every: tuple[int, ...]  # in all slices
+    largest: tuple[Head, ...]  # three, in the slices of the firing
+
+    @property
+    def fewer(self) -> Interval:
+        """How many more heads matter in the slices of the firing than in all?"""
+        return Interval.over(float(a - b) for a, b in zip(self.some, self.every, strict=True))
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """Two name movers."""
+
+    of: Provenance
+    prompts: int
+    inhibits: tuple[Head, ...]
+    movers: tuple[Heard, ...]
+
+
+def measure(job: Job) -> Filtered:
+    """What upstream heads contribute, with and without the choice of slices."""
+    of_job = subject(job)
+    movers, inhibits = of_job.role("name mover")[:2], of_job.role("S-inhibition")
+    heard = tuple(_heard(of_job, head) for head in movers)
+    return Filtered(of_job.of, len(of_job.examples), inhibits, heard)
+
+
+def _heard(of_job: Subject, head: Head) -> Heard:
+    (values, some), (whole, every) = (_contributed(of_job, head, kind) for kind in _KINDS)
+    top = [divmod(int(i), values.shape[1]) for i in values.flatten().argsort(descending=True)[:3]]
+    largest = tuple((of_job.model.attention_layers[row], column) for row, column in top)
+    return Heard(head, values, whole, some, every, largest)
+
+
+def _contributed(of_job: Subject, head: Head, kind: ChannelChoice) -> tuple[Tensor, tuple[int, ...]]:
+    """Mean contribution of every upstream head at END, each prompt's scaled to its largest, and how many matter."""
+    total, chosen = [], []
+    for example, run in of_job.runs():
+        written = contributions(run, head, example.position(run, "END"), example.position(run, "IO"), channels=kind)
+        values = written.at_dest.double().cpu()
+        total.append(values / values.abs().max().clamp_min(1e-30))
+        chosen.append(int(significant(values).sum()))
+    return torch.stack(total).mean(0), tuple(chosen)
+
+
+def findings(record: Filtered) -> Findings:
+    """Do the slices of a firing single out the heads that matter, where the whole residual shows many?"""
+    rows, stands_out = list[Finding](), list[bool]()
+    for mover in record.movers:
+        wanted = _OTHERS.get(mover.head, ()) if record.of.real else ()
+        stands_out.append(mover.largest[0] in record.inhibits and set(wanted) <= set(mover.largest))
+        some, every = (sum(counts) / len(counts) for counts in (mover.some, mover.every))
+        beside = f", with {listed(wanted)} next to it" if wanted else ""
+        rows += of_part(
+            f"{head_name(mover.head)} at END",
+            Finding("heads, singular", some, digits=1),
+            Finding("heads, all", every, digits=1),
+            Finding("fewer", mover.fewer, "an interval below 0", mover.fewer.high < 0, digits=1),
+            Finding("largest", listed(mover.largest), f"an S-inhibition head first{beside}", stands_out[-1]),
+        )
+    remark = (
+        "Heads: those that 70 % of all contributions come from, in the slices of the firing (singular) and in all "
+        f"slices; means over {record.prompts} prompts. S-inhibition heads: {listed(record.inhibits)}. "
+        f"{known_here(record.of)}"
+    )
+    first = any(stands_out) and record.prompts >= LEAST
+    unless = "an S-inhibition head is the largest of one of them"
+    return Findings(rows, record.of, first=first, unless=unless, remark=remark)
+
+
+def _draw(record: Filtered) -> Mapping[str, Figure]:
+    maps: dict[str, Tensor] = {}
+    for mover in record.movers:
+        name = head_name(mover.head)
+        maps |= {f"{name}, all slices": mover.whole, f"{name}, slices of the firing": mover.singular}
+    layers, heads = record.movers[0].whole.shape
+    size = 0.9 + len(maps) * (0.28 * heads + 1.0), 1.8 + 0.3 * layers
+    title = "What upstream heads contribute at END, mean over prompts"
+    figure, axes = panels(maps, title, size, x="head", y="layer", sharey=False)
+    for axis, values in zip(axes, maps.values(), strict=True):
+        axis.imshow(values.tolist(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", origin="lower")
+        axis.set_yticks(range(values.shape[0]))
+    return {"contributions": figure}
+
+
+RUNS: dict[str, Attempt] = {"svt-fig4": Experiment(measure, findings, _draw)}

@@ -18,6 +18,7 @@ from keyhole.errors import KeyholeError
 from keyhole.figures.network import Carried, TokenEdge, network_figure
 from keyhole.intervene.cuts import distinct_edges
 from keyhole.models.run import Run
+from keyhole.progress import Progress, silent
 from keyhole.tasks.example import START, Example, place_names
 from keyhole.tracing.settings import ChannelChoice, SvtSettings
 from keyhole.tracing.svt import trace_svt
@@ -25,7 +26,7 @@ from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import NO_CLAIMS, Finding, Findings, Provenance, Value, of_part, rows_of
 from keyhole_papers.svt import LEAST, Subject, is_gpt2, listed, subject
 from keyhole_papers.svt.answers import firing_movers
-from keyhole_papers.svt.known import Agreement, Lattice, Pair, agreement, known_heads, known_here, lattice
+from keyhole_papers.svt.known import Agreement, Joint, Lattice, agreement, known_heads, known_here, lattice
 
 NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
 Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at
@@ -49,7 +50,7 @@ class Network:
         """Edges to tokens in at least this share of the prompts."""
         return {edge: carried for edge, carried in self.written.items() if carried.share >= least}
 
-    def pairs(self, least: float) -> set[Pair]:
+    def pairs(self, least: float) -> set[Joint]:
         """The same without sides."""
         return {(a, b) for a, b, _ in self.frequent(least)}
 
@@ -58,22 +59,23 @@ class Network:
         return {*self.starts, *(head for edge in self.frequent(least) for head in edge[:2])}
 
 
+@lru_cache(maxsize=4)
 def traced(job: Job, channels: ChannelChoice = "singular") -> Network:
     """The network of a job's model, traced once for all figures."""
-    return _traced(subject(job), channels)
+    return network_of(subject(job), channels, job.progress)
 
 
-@lru_cache(maxsize=4)
-def _traced(seen: Subject, channels: ChannelChoice) -> Network:
-    movers = seen.role("name mover")
+def network_of(of_job: Subject, channels: ChannelChoice = "singular", progress: Progress = silent) -> Network:
+    """The network of these prompts, traced from the name movers that fire."""
+    movers = of_job.role("name mover")
     counts, times, fired = Counter[Edge](), Counter[TokenEdge](), Counter[Head]()
     totals: dict[TokenEdge, float] = {}
     done = 0
-    for example, run in seen.runs():
-        starts = firing_movers(seen, example, run)
+    for example, run in of_job.runs(progress=progress):
+        starts = firing_movers(of_job, example, run)
         if starts:
             done += 1
-            settings = SvtSettings(seen.threshold, channels=channels, start=starts)
+            settings = SvtSettings(of_job.threshold, channels=channels, start=starts)
             circuit = trace_svt(run, settings=settings)
             written = _written(circuit, token_roles(example, run))
             counts.update(_edges(circuit))
@@ -82,8 +84,8 @@ def _traced(seen: Subject, channels: ChannelChoice) -> Network:
             totals |= {edge: totals.get(edge, 0.0) + value for edge, value in written.items()}
     if not done:
         raise KeyholeError(
-            f"no name mover of {seen.model.name} fires in these {len(seen.examples)} prompts (a weight of "
-            f"{seen.threshold:g} from END to IO): choose another model."
+            f"no name mover of {of_job.model.name} fires in these {len(of_job.examples)} prompts (a weight of "
+            f"{of_job.threshold:g} from END to IO): choose another model."
         )
     by_token = {edge: Carried(n / done, totals[edge]) for edge, n in times.items()}
     heads = {head: n / done for head, n in fired.items()}
@@ -117,13 +119,13 @@ def token_roles(example: Example, run: Run) -> tuple[str | None, ...]:
 
 def _written(circuit: Circuit, roles: tuple[str | None, ...]) -> dict[TokenEdge, float]:
     """Contributions by the role of the written token, over all firings of the reader; those without a role are left."""
-    found: dict[TokenEdge, float] = {}
+    written: dict[TokenEdge, float] = {}
     for writer, reader, side, token, value in _signals(circuit):
         role = roles[token]
         if role is not None:
             edge = TokenEdge(writer, reader, role, side)
-            found[edge] = found.get(edge, 0.0) + value
-    return found
+            written[edge] = written.get(edge, 0.0) + value
+    return written
 
 
 @dataclass(frozen=True)
@@ -152,16 +154,16 @@ class Joined:
 
 def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singular") -> Joined:
     """The network traced from name movers down."""
-    seen, found = subject(job), traced(job, channels)
+    of_job, network = subject(job), traced(job, channels)
     return Joined(
-        of=seen.of,
-        network=found,
+        of=of_job.of,
+        network=network,
         least=least,
-        prompts=len(seen.examples),
-        n_heads=seen.model.dims.heads,
-        known=known_heads(seen),
-        agreement=agreement(seen, found.heads(least), found.starts),
-        lattice=lattice(seen, found.starts, found.pairs(NETWORK)),
+        prompts=len(of_job.examples),
+        n_heads=of_job.model.dims.heads,
+        known=known_heads(of_job),
+        agreement=agreement(of_job, network.heads(least), network.starts),
+        lattice=lattice(of_job, network.starts, network.pairs(NETWORK)),
     )
 
 
@@ -171,36 +173,36 @@ _KNOWN = "there are more known heads than by chance (p < .05)"
 
 def findings(record: Joined, woven: bool) -> Findings:
     """Do frequent edges join the heads that are known to do the task, and (if `woven`) cross between its top roles?"""
-    found, edges, agreed = record.network, record.edges, record.agreement
+    network, edges, agreed = record.network, record.edges, record.agreement
     strong = ", ".join(
         f"{head_name(a)} to {head_name(b)} ({side}, {edges[a, b, side]:.0%})"
         for a, b, side in sorted(edges, key=lambda edge: -edges[edge])[:6]
     )
     rows = [
-        Finding("prompts", found.traced),
+        Finding("prompts", network.traced),
         Finding("edges", len(edges)),
-        Finding("heads", len(found.heads(record.least))),
+        Finding("heads", len(network.heads(record.least))),
         *agreed.rows,
         Finding("known heads", "join", "precision .4, recall .5, and more of them than by chance", agreed.agrees),
         *(record.lattice.rows if woven else []),
         Finding("most frequent", strong or "none"),
     ]
     remark = (
-        f"Edges are those in {record.least:.0%} of the prompts or more, traced from {listed(found.starts)} in "
-        f"{found.traced} of {record.prompts}. {known_here(record.of)}"
+        f"Edges are those in {record.least:.0%} of the prompts or more, traced from {listed(network.starts)} in "
+        f"{network.traced} of {record.prompts}. {known_here(record.of)}"
     )
-    first = found.traced >= LEAST and agreed.beyond_chance
+    first = network.traced >= LEAST and agreed.beyond_chance
     return Findings(rows, record.of, first=first, unless=f"{_KNOWN}, and {_ENOUGH}", remark=remark)
 
 
-def _picture(record: Joined, what: str = "", lowest: int = 0) -> Figure:
+def _picture(record: Joined, which: str = "", lowest: int = 0) -> Figure:
     """The graph of a network: frequent edges, from this layer on."""
-    least, found = record.least, record.network
-    edges = {edge: carried for edge, carried in found.drawn(least).items() if edge.writer[0] >= lowest}
-    title = f"Edges{what} traced in {least:.0%} of {found.traced} prompts or more, to tokens that have a role"
+    least, network = record.least, record.network
+    edges = {edge: carried for edge, carried in network.drawn(least).items() if edge.writer[0] >= lowest}
+    title = f"Edges{which} traced in {least:.0%} of {network.traced} prompts or more, to tokens that have a role"
     known = [head for head in record.known if head[0] >= lowest]
-    starts = {edge.reader for edge in edges} & set(found.starts)
-    return network_figure(edges, title, starts=starts, fired=found.fired, known=known)
+    starts = {edge.reader for edge in edges} & set(network.starts)
+    return network_figure(edges, title, starts=starts, fired=network.fired, known=known)
 
 
 def _draw(record: Joined) -> Mapping[str, Figure]:
@@ -233,10 +235,10 @@ def found_both(record: Compared) -> Findings:
         "recall": ("fewer of the known heads, and less than half", _fewer(right, other)),
         "at sources": ("a fifth of those of singular vectors, or less", other.at_source <= right.at_source / 5),
     }
-    for name, one, asked in (("singular vectors", right, NO_CLAIMS), ("whole residuals", other, claims)):
-        values: dict[str, Value] = {"prompts": one.network.traced, "edges": len(one.edges), "at sources": one.at_source}
-        values |= {row.name: row.value for row in one.agreement.rows}
-        rows += of_part(name, *rows_of(values, asked))
+    for name, joined, claimed in (("singular vectors", right, NO_CLAIMS), ("whole residuals", other, claims)):
+        values: dict[str, Value] = {"prompts": joined.network.traced, "edges": len(joined.edges)}
+        values |= {"at sources": joined.at_source, **{row.name: row.value for row in joined.agreement.rows}}
+        rows += of_part(name, *rows_of(values, claimed))
     first = min(right.network.traced, other.network.traced) >= LEAST
     first = first and right.agreement.beyond_chance and right.at_source > 0
     unless = f"with singular vectors {_KNOWN} and edges at source tokens, and {_ENOUGH}"

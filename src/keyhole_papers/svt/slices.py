@@ -11,7 +11,6 @@ import torch
 from matplotlib.figure import Figure
 
 from keyhole.brief import Head, head_name
-from keyhole.errors import MissingModelError
 from keyhole.lab.head_figures import contributions_figure, slice_counts_figure, slice_map_figure
 from keyhole.lab.head_summary import Spread, Summary, agreement, pooled, spread
 from keyhole.lab.sparse import HeadPairs, SparseStudy
@@ -23,8 +22,8 @@ from keyhole.qk.omega import omega
 from keyhole.stats import Interval
 from keyhole.tasks.example import Example
 from keyhole_papers.experiment import Attempt, Experiment, Job
-from keyhole_papers.finding import Finding, Findings, Provenance, of_part
-from keyhole_papers.svt import Measured, measured, of_gpt2, unrelated
+from keyhole_papers.finding import Finding, Findings, Provenance, of_part, rows_of
+from keyhole_papers.svt import Subject, measured, of_gpt2, prompted, unrelated
 
 _FEW = 1 / 3  # of a head's slices
 _OFTEN = 1 / 4  # of the firings
@@ -61,24 +60,13 @@ class Extremes:
 
 def measure_extremes(job: Job) -> Extremes:
     """Of a head whose scores have both signs, rather one for S-inhibition."""
-    seen = measured(job)
-    heads = dict.fromkeys([*seen.roles.get("S-inhibition", ()), *_heads(seen, 8)])
-    places = _extremes(seen, list(heads))
+    of_job = prompted(job)
+    heads = dict.fromkeys([*of_job.roles.get("S-inhibition", ()), *of_job.looking(measured(job), 8)])
+    places = _extremes(of_job, list(heads))
     head = next((head for head, (low, high) in places.items() if low.score < 0 < high.score), next(iter(places)))
-    lowest, highest = (_split(seen.model.run(one.example.text), one.dest, one.src, head) for one in places[head])
-    roles = tuple(role for role, own in seen.roles.items() if head in own)
-    return Extremes(seen.of, head, roles, lowest, highest)
-
-
-def _heads(seen: Measured, most: int = 4) -> list[Head]:
-    """Heads with a role, which must be there."""
-    heads = seen.heads(most)
-    if not heads:
-        raise MissingModelError(
-            f"no head of {seen.model.name} that looks clearly where a role of IOI prompts needs it fires there: give "
-            "another model."
-        )
-    return heads
+    lowest, highest = (_split(of_job.model.run(at.example.text), at.dest, at.src, head) for at in places[head])
+    roles = tuple(role for role, heads_of_role in of_job.roles.items() if head in heads_of_role)
+    return Extremes(of_job.of, head, roles, lowest, highest)
 
 
 class _Place(NamedTuple):
@@ -90,18 +78,18 @@ class _Place(NamedTuple):
     src: int
 
 
-def _extremes(seen: Measured, heads: Sequence[Head]) -> dict[Head, tuple[_Place, _Place]]:
+def _extremes(of_job: Subject, heads: Sequence[Head]) -> dict[Head, tuple[_Place, _Place]]:
     """The lowest and the highest score that each head gives at END, over the prompts."""
     places: dict[Head, list[_Place]] = {head: [] for head in heads}
-    for example in seen.examples:
-        run = seen.model.run(example.text)
+    for example in of_job.examples:
+        run = of_job.model.run(example.text)
         end = example.position(run, "END")
-        for head, own in places.items():
+        for head, of_head in places.items():
             scores = run.attention_run(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
             for at in (int(scores.argmin()), int(scores.argmax())):
-                own.append(_Place(float(scores[at]), example, end, at + 1))
+                of_head.append(_Place(float(scores[at]), example, end, at + 1))
     by_score = attrgetter("score")
-    return {head: (min(own, key=by_score), max(own, key=by_score)) for head, own in places.items()}
+    return {head: (min(of_head, key=by_score), max(of_head, key=by_score)) for head, of_head in places.items()}
 
 
 def _split(run: Run, dest: int, src: int, head: Head) -> Split:
@@ -172,7 +160,7 @@ class Alike:
 
     table: HeadPairs
     sizes: Spread
-    own: float
+    value: float
     chance: float  # reshuffled
     rotated: float  # the most, in rotated bases
     between: float  # firing against not
@@ -191,41 +179,40 @@ class Mapped:
 
 def measure_map(job: Job, firing: bool) -> Mapped:
     """The slices of each head in many pairs."""
-    seen, heads = measured(job), {}
-    for head in _heads(seen):
-        found, table = agreement(seen.ioi, head, seed=job.seed), seen.ioi.of(head, firing=firing)
-        own, chance = (found.firing, found.chance) if firing else (found.quiet, found.chance_quiet)
-        rotated = max(found.rotated if firing else found.rotated_quiet)
-        heads[head] = Alike(table, spread(table.slices, table.pairs[:, 0]), own, chance, rotated, found.between)
-    return Mapped(seen.of, firing, seen.ioi, seen.roles, heads)
+    of_job, study, heads = prompted(job), measured(job), {}
+    for head in of_job.looking(study):
+        alike, table = agreement(study, head, seed=job.seed), study.of(head, firing=firing)
+        value, chance = (alike.firing, alike.chance) if firing else (alike.quiet, alike.chance_quiet)
+        rotated = max(alike.rotated if firing else alike.rotated_quiet)
+        heads[head] = Alike(table, spread(table.slices, table.pairs[:, 0]), value, chance, rotated, alike.between)
+    return Mapped(of_job.of, firing, study, of_job.roles, heads)
 
 
 def found_map(record: Mapped) -> Findings:
     """Does a head use the same slices again and again, and others when it does not fire?"""
     rows = list[Finding]()
-    for head, one in record.heads.items():
+    for head, alike in record.heads.items():
+        shared = {"alike": alike.value, "alike, chance": alike.chance, "alike, rotated": alike.rotated}
         rows += of_part(
             head_name(head),
-            Finding("pairs", len(one.table)),
-            Finding("slices", Interval.of(one.sizes), digits=1),
-            Finding("of", one.table.used.shape[1]),
-            Finding("in half of the pairs", int((one.table.usage >= 0.5).sum())),
-            Finding("alike", one.own, digits=2),
-            Finding("alike, chance", one.chance, digits=2),
-            Finding("alike, rotated", one.rotated, digits=2),
-            Finding("alike, firing and not", one.between, digits=2),
+            Finding("pairs", len(alike.table)),
+            Finding("slices", Interval.of(alike.sizes), digits=1),
+            Finding("of", alike.table.used.shape[1]),
+            Finding("in half of the pairs", int((alike.table.usage >= 0.5).sum())),
+            *rows_of({**shared, "alike, firing and not": alike.between}, digits=2),
         )
     heads, half = record.heads.values(), len(record.heads) / 2
-    recurs = sum(one.own > _CLEARLY * one.chance and one.own > one.rotated for one in heads)
-    others = sum(one.between < one.own for one in heads)
-    asked = (
+    recurs = sum(alike.value > _CLEARLY * alike.chance and alike.value > alike.rotated for alike in heads)
+    others = sum(alike.between < alike.value for alike in heads)
+    claim = (
         f"most, by sets {_CLEARLY:g} times as alike as reshuffled ones, and more alike than in each of "
         f"{record.study.draws} rotated bases (prompts that are alike use alike slices in any basis)"
     )
-    rows.append(Finding("heads with the same slices again", recurs, asked, recurs > half))
+    rows.append(Finding("heads with the same slices again", recurs, claim, recurs > half))
     if not record.firing:
         rows.append(Finding("heads with others when they fire", others, "most, by sets less alike", others > half))
-    roles = ", ".join(f"{role} {head_name(h)}" for role, own in record.roles.items() for h in own if h in record.heads)
+    played = [(role, head) for role, in_role in record.roles.items() for head in in_role if head in record.heads]
+    roles = ", ".join(f"{role} {head_name(head)}" for role, head in played)
     remark = f"Alike: shared slices over all slices of two pairs from different prompts. Heads: {roles}."
     return Findings(rows, record.of, first=recurs > half, unless="the same slices recur", remark=remark)
 
@@ -256,14 +243,14 @@ class Sizes:
     """IOI prompts and unrelated text."""
 
     of: Provenance
-    what: str  # the unrelated text is
+    text: str  # the unrelated text is
     texts: tuple[Counted, ...]
 
 
 def measure_sizes(job: Job) -> Sizes:
     """All firings of all heads."""
-    seen, (elsewhere, what) = measured(job), unrelated(job)
-    return Sizes(of_gpt2(job.model, seen.prompts.about), what, (_counted(seen.ioi), _counted(elsewhere)))
+    elsewhere, kind = unrelated(job)
+    return Sizes(of_gpt2(job.model, prompted(job).prompts.about), kind, (_counted(measured(job)), _counted(elsewhere)))
 
 
 def _counted(study: SparseStudy) -> Counted:
@@ -276,27 +263,27 @@ def _counted(study: SparseStudy) -> Counted:
 def found_sizes(record: Sizes) -> Findings:
     """How many slices does a firing use, on IOI and on unrelated text, and how many in rotated bases?"""
     rows = list[Finding]()
-    for one in record.texts:
-        whole = one.whole
-        few, often = one.fewer and one.upper <= one.slices * _FEW, one.fewer and one.often >= _OFTEN
+    for counted in record.texts:
+        whole = counted.whole
+        few, often = counted.fewer and counted.upper <= counted.slices * _FEW, counted.fewer and counted.often >= _OFTEN
         rows += of_part(
-            one.study.name,
+            counted.study.name,
             Finding("firings", whole.pairs),
             Finding("slices", Interval.of(whole.slices), digits=2),
-            Finding("of", one.slices),
+            Finding("of", counted.slices),
             Finding("rotated", Interval.of(whole.slices_rotated), digits=2),
             Finding("median", whole.slices.median, digits=0),
-            Finding("upper quartile", one.upper, "a third or less (20 of 64)", few, digits=0),
-            Finding("2 or 3", one.often, "a quarter of the firings or more", often, percent=True),
+            Finding("upper quartile", counted.upper, "a third or less (20 of 64)", few, digits=0),
+            Finding("2 or 3", counted.often, "a quarter of the firings or more", often, percent=True),
             Finding("beyond rotated", Interval.of(whole.slices_fewer), digits=2),
         )
-    first = all(one.fewer for one in record.texts)
+    first = all(counted.fewer for counted in record.texts)
     unless = "firings take fewer slices than in rotated bases, with an interval below 0 (the paper names no control)"
-    return Findings(rows, record.of, first=first, unless=unless, remark=record.what)
+    return Findings(rows, record.of, first=first, unless=unless, remark=record.text)
 
 
 def _draw_sizes(record: Sizes) -> Mapping[str, Figure]:
-    return {"counts": slice_counts_figure([one.study for one in record.texts])}
+    return {"counts": slice_counts_figure([counted.study for counted in record.texts])}
 
 
 RUNS: dict[str, Attempt] = {

@@ -27,19 +27,17 @@ from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, Sha
 from keyhole.naming.naming import Namers, name_by, randoms, seek
 from keyhole.naming.record import LANDMARKS, Naming
 from keyhole.naming.representatives import Side, side_by_side
-from keyhole.naming.subjects.files import signal_subjects
-from keyhole.naming.subjects.stored import strength
+from keyhole.naming.subjects.kinds import signal_subjects
+from keyhole.naming.subjects.operands import strength
 from keyhole.naming.subjects.subject import Subject, distinct
 from keyhole.progress import part_of
 from keyhole.stats import Interval, fisher
 from keyhole.store.store import Store
 from keyhole.studies.families.families import RIGHT
 from keyhole.tasks.example import Example
-from keyhole_papers.experiment import NAMERS, Asked, Attempt, Experiment, Job
-from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
-from keyhole_papers.svt.answers import spreads
-from keyhole_papers.talk.families import Prompts, traced_store
-from keyhole_papers.talk.signals import published_name
+from keyhole_papers.experiment import NAMERS, Attempt, Experiment, Job, spreads
+from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
+from keyhole_papers.talk import Prompts, published_name, traced_store
 
 _CLEAR = 0.5  # of the prompts: so many more fire where it should than where it should not
 _WAY_SIGNALS, _WAY_RANDOM, _WAY_PROMPTS = 12, 60, 40
@@ -93,10 +91,10 @@ class Way:
     inhibition: tuple[str, ...]  # heads that look from the end at S2, and tell one of these where to look
     directions: tuple[Subject, ...]
 
-    def beyond(self, what: str) -> bool:
+    def beyond(self, kind: str) -> bool:
         """Do more of the signals follow it than of random directions, by Fisher's test?"""
-        own, other = ([getattr(one, what) for one in group] for group in (self.signals, self.random))
-        return any(own) and bool(other) and fisher(sum(own), len(own), sum(other), len(other)) <= 0.05
+        signals, random = ([getattr(follows, kind) for follows in group] for group in (self.signals, self.random))
+        return any(signals) and bool(random) and fisher(sum(signals), len(signals), sum(random), len(random)) <= 0.05
 
 
 def way_of(store: Store, side: Side, naming: Naming, model: Model, *, quick: bool = False) -> Way:
@@ -106,37 +104,37 @@ def way_of(store: Store, side: Side, naming: Naming, model: Model, *, quick: boo
     assert example is not None
     order = side.group.partition("=")[2]
     places = example.places(circuit.tokens)
-    every = sorted(signal_subjects(circuit, model), key=lambda one: -strength(circuit, one))
-    own = distinct([one for one in every if _looks(_into(circuit, one), places, "IO")])[:most]
+    every = sorted(signal_subjects(circuit, model), key=lambda subject: -strength(circuit, subject))
+    signals = distinct([subject for subject in every if _looks(_into(circuit, subject), places, "IO")])[:most]
     examples = _of_order(store, order, prompts)
     texts = edge_names(circuit, naming, model)
-    edges = {one.id: circuit.edges[int(one.about["edge"])] for one in own}
+    edges = {subject.id: circuit.edges[int(subject.about["edge"])] for subject in signals}
     names = {key: texts[edge] for key, edge in edges.items() if edge in texts}
     movers, inhibition = _heads(circuit, places)
-    nulls = randoms(model, own, random, naming.seed) if own else []
-    cues = break_cue(model, [*own, *nulls], examples, seed=naming.seed) if own else ()
-    followed = [_follows(one, cues) for one in (*own, *nulls)]
+    nulls = randoms(model, signals, random, naming.seed) if signals else []
+    cues = break_cue(model, [*signals, *nulls], examples, seed=naming.seed) if signals else ()
+    followed = [_follows(subject, cues) for subject in (*signals, *nulls)]
     return Way(
         order=order,
         prompt=side.prompt,
-        signals=tuple(followed[: len(own)]),
-        random=tuple(followed[len(own) :]),
+        signals=tuple(followed[: len(signals)]),
+        random=tuple(followed[len(signals) :]),
         names=names,
         movers=movers,
         inhibition=inhibition,
-        directions=tuple(own),
+        directions=tuple(signals),
     )
 
 
 def _follows(subject: Subject, cues: Sequence[Cue]) -> Follows:
-    own = [one for one in cues if one.signal == subject.id]
-    return Follows(subject.id, {(one.how, one.src): one.fires / one.prompts for one in own})
+    fired = [cue for cue in cues if cue.signal == subject.id]
+    return Follows(subject.id, {(cue.how, cue.src): cue.fires / cue.prompts for cue in fired})
 
 
 def _of_order(store: Store, order: str, most: int) -> list[Example]:
-    found = [one.example for one in store.outcomes(RIGHT) if one.example is not None]
-    found = [one for one in found if one.labels.get("order") == order]
-    return found[:: max(1, len(found) // most)][:most]
+    examples = [outcome.example for outcome in store.outcomes(RIGHT) if outcome.example is not None]
+    examples = [outcome for outcome in examples if outcome.labels.get("order") == order]
+    return examples[:: max(1, len(examples) // most)][:most]
 
 
 def _into(circuit: Circuit, subject: Subject) -> Node:
@@ -153,12 +151,12 @@ def _heads(circuit: Circuit, places: Mapping[str, int]) -> tuple[tuple[str, ...]
     movers = {
         e.sender for e in circuit.edges if nodes[e.receiver].kind == "target" and _looks(nodes[e.sender], places, "IO")
     }
-    told = {
+    tellers = {
         e.sender
         for e in circuit.edges
         if e.side == "dest" and _looks(nodes[e.receiver], places, "IO") and _looks(nodes[e.sender], places, "S2")
     }
-    named = [tuple(sorted({f"{nodes[i].layer}.{nodes[i].head}" for i in some})) for some in (movers, told)]
+    named = [tuple(sorted({f"{nodes[i].layer}.{nodes[i].head}" for i in some})) for some in (movers, tellers)]
     return named[0], named[1]
 
 
@@ -170,13 +168,12 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class NameStudy:
-    """Named signals of a model's right answers. Equal if made for the same settings, so that it can stand for them."""
+    """Named signals of a model's right answers."""
 
-    asked: Asked
-    of: Prompts = field(compare=False)
-    naming: Naming = field(compare=False)
-    sides: tuple[Side, ...] = field(compare=False)  # ABBA's representative and BABA's, in names
-    ways: tuple[Way, ...] = field(compare=False)  # how both find IO
+    of: Prompts
+    naming: Naming
+    ways: tuple[Way, ...]  # how the representatives of ABBA and BABA find IO
+    by: Namers
 
 
 @dataclass(frozen=True)
@@ -191,58 +188,49 @@ class NamedShares:
 
 
 def of_names(make: Callable[[NameStudy], Record], job: Job) -> Record:
-    """What is made of the names of a job's model: `partial(of_names, make)` measures."""
-    return make(_names(job.asked, job.folder.parent))
+    """A record of the names of a job's model: `partial(of_names, make)` measures."""
+    return make(_names(job, job.folder.parent))
 
 
 @lru_cache(maxsize=1)
-def _names(asked: Asked, workshop: Path) -> NameStudy:
-    """The study; what a model was asked and answered is kept in the workshop, so that a second call pays nothing."""
-    n, most, random, tokens = _QUICK if asked.quick else (_PROMPTS, _SIGNALS, _RANDOM, _TOKENS)
-    with traced_store(asked, n, part_of(asked.progress, 0, 0.4)) as (model, store, of):
-        sought = seek(
-            store,
-            model,
-            most=most,
-            random=random,
-            tokens=tokens,
-            seed=asked.seed,
-            progress=part_of(asked.progress, 0.4, 0.8),
-        )
-        by, told = asked.choices.namers, part_of(asked.progress, 0.8, 0.9)
-        by = replace(by, transcript=workshop / by.transcript.name)
-        naming = name_by(sought, by, stage=lambda part: nullcontext(told))
+def _names(job: Job, workshop: Path) -> NameStudy:
+    """The study; the answers of a model behind an endpoint are kept in the workshop: a second call pays nothing."""
+    n, most, random, tokens = _QUICK if job.quick else (_PROMPTS, _SIGNALS, _RANDOM, _TOKENS)
+    with traced_store(job, n, part_of(job.progress, 0, 0.4)) as (model, store, of):
+        reading, naming_progress = part_of(job.progress, 0.4, 0.8), part_of(job.progress, 0.8, 0.9)
+        sought = seek(store, model, most=most, random=random, tokens=tokens, seed=job.seed, progress=reading)
+        by = replace(job.namers, transcript=workshop / job.namers.transcript.name)
+        naming = name_by(sought, by, stage=lambda part: nullcontext(naming_progress))
         sides = side_by_side(store, naming, model, by="order")
-        ways = tuple(way_of(store, side, naming, model, quick=asked.quick) for side in sides)
-    return NameStudy(asked, of, naming, sides, ways)
+        ways = tuple(way_of(store, side, naming, model, quick=job.quick) for side in sides)
+    return NameStudy(of, naming, ways, job.namers)
 
 
-def shares_of(seen: NameStudy) -> NamedShares:
+def shares_of(study: NameStudy) -> NamedShares:
     """The shares alone."""
-    naming = seen.naming
-    controls = {one.group: one for one in naming.controls}
-    return NamedShares(seen.of, naming.above_chance(), naming.share(), controls, seen.asked.choices.namers)
+    naming = study.naming
+    controls = {share.group: share for share in naming.controls}
+    return NamedShares(study.of, naming.above_chance(), naming.share(), controls, study.by)
 
 
 def findings(record: NamedShares) -> Findings:
     """Are names right of their own signals, and more often than random directions' names?
 
-    Explainer and judge are others than the published ones, also where a language model is asked: a share that is near
+    Explainer and judge are others than the published ones, also where they are language models: a share that is near
     to the published one reproduces nothing, and one that is far from it refutes nothing.
     """
-    of = record.of.provenance(*SHARES)
-    verdict = of.verdict([True], first=own_names(record) and beyond_random(record))
-    asked = (
+    of, holds = record.of.provenance(*SHARES), own_names(record) and beyond_random(record)
+    claim: Claim = (
         "above that of shuffled names (intervals apart), and above that of random directions of the same heads, made "
-        f"and judged in the same way (Fisher's exact test, {LEVEL:g})"
+        f"and judged in the same way (Fisher's exact test, {LEVEL:g})",
+        holds,
     )
     rows: list[Finding] = []
     for group, share in {"above chance": record.right, "pass": record.passed, **record.controls}.items():
-        claim = (asked, own_names(record) and beyond_random(record)) if share is record.right else NO_CLAIM
         rows += of_part(
             group,
             Finding("signals", share.signals),
-            Finding("share", _interval(share), *claim),
+            Finding("share", _interval(share), *(claim if share is record.right else NO_CLAIM)),
             Finding("without a name", share.nameless),
         )
     name = published_name(record.of.model)
@@ -253,6 +241,7 @@ def findings(record: NamedShares) -> Findings:
         f"language models with other prompts, without random directions beside them: landmarks ({LANDMARKS}). So the "
         "verdict is in part at most."
     )
+    verdict = of.verdict([True], first=holds)
     return Findings(rows, of, remark=remark, judged="partly" if verdict == "reproduced" else verdict)
 
 
@@ -262,19 +251,19 @@ def _interval(share: Share) -> Interval:
 
 def own_names(record: NamedShares) -> bool:
     """Are more names right than names of other signals would be?"""
-    other = record.controls.get(SHUFFLED)
-    return other is not None and other.signals > 0 and record.right.low > other.high
+    shuffled = record.controls.get(SHUFFLED)
+    return shuffled is not None and shuffled.signals > 0 and record.right.low > shuffled.high
 
 
 def beyond_random(record: NamedShares) -> bool:
     """Are more names right than those of random directions?"""
-    other = record.controls.get(RANDOM)
-    counts = None if other is None else (record.right.passed, record.right.signals, other.passed, other.signals)
-    return counts is not None and other is not None and other.signals > 0 and fisher(*counts) <= LEVEL
+    random = record.controls.get(RANDOM)
+    counts = None if random is None else (record.right.passed, record.right.signals, random.passed, random.signals)
+    return counts is not None and random is not None and random.signals > 0 and fisher(*counts) <= LEVEL
 
 
 def _draw(record: NamedShares) -> Mapping[str, Figure]:
-    groups = {"names": record.right} | {name: own for name, own in record.controls.items() if name != RANDOM_PASS}
+    groups = {"names": record.right} | {name: share for name, share in record.controls.items() if name != RANDOM_PASS}
     rows = {
         f"{name} ({share.signals})": [(_interval(share), BLUE if name == "names" else GREY)]
         for name, share in groups.items()

@@ -1,10 +1,11 @@
-"""What sets both orders of names apart? What the same heads are told in each, and what edges of one alone act on."""
+"""What sets both orders of names apart? The signals that the same heads get in each, and the edges of one alone."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,10 +26,10 @@ from keyhole.studies.comparison.signals import (
     compare_aggregated,
 )
 from keyhole.studies.families.agreement import Agreement
-from keyhole_papers.experiment import Attempt, Experiment
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
 from keyhole_papers.svt import LEAST, is_gpt2, listed, role_rule, roles_of
-from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study, sets_apart
+from keyhole_papers.talk import ORDERS, Prompts, Study, of_study, sets_apart
 
 ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2
 MOVER: Head = (9, 9)
@@ -38,7 +39,7 @@ _SHUFFLES = 19  # splits of the same prompts that pay no heed to order: the real
 
 @dataclass(frozen=True)
 class Compared:
-    """What heads are told in the representatives of ABBA and BABA, and in splits of the prompts at random."""
+    """Signals of heads in the representatives of ABBA and BABA, and in splits of the prompts at random."""
 
     of: Prompts
     order: Agreement  # how far it sets circuits apart
@@ -55,7 +56,7 @@ class Compared:
 
     @property
     def alike(self) -> list[Head]:
-        """Heads told the same on both sides of a firing, as much as within one order, also without their biases."""
+        """Heads with like signals on both sides of a firing, as within one order, also without their biases."""
         held: dict[Place, set[str]] = {}
         for row in self.real.rows:
             near = min(row.cosine, self.bare.get((row.place, row.side), -1.0)) >= _NEAR
@@ -65,42 +66,39 @@ class Compared:
 
 
 @lru_cache(maxsize=1)
-def compared_of(seen: Study) -> Compared:
+def compared_of(study: Study, job: Job) -> Compared:
     """Made once for both slides."""
-    everyone = [*seen.pair, *seen.others[0], *seen.others[1]]
-    told = []
-    for done, one in enumerate(everyone):
-        told.append(aggregated(one, seen.model))
-        seen.asked.progress(done + 1, len(everyone))
-    count = len(seen.others[0])
-    others = told[2 : 2 + count], told[2 + count :]
-    bare = [aggregated(one, seen.model, offsets=False) for one in seen.pair]
+    everyone = [*study.pair, *study.others[0], *study.others[1]]
+    signals = []
+    for done, member in enumerate(everyone):
+        signals.append(aggregated(member, study.model))
+        job.progress(done + 1, len(everyone))
+    count = len(study.others[0])
+    others = signals[2 : 2 + count], signals[2 + count :]
+    bare = [aggregated(member, study.model, offsets=False) for member in study.pair]
+    movers = [MOVER] if is_gpt2(job.model) else roles_of(job, study.model).get("name mover", ())
     return Compared(
-        of=seen.of,
-        order=seen.order,
-        prompts=(seen.pair[0].prompt, seen.pair[1].prompt),
-        real=compare_aggregated((told[0], told[1]), others, roles=True),
+        of=study.of,
+        order=study.order,
+        prompts=(study.pair[0].prompt, study.pair[1].prompt),
+        real=compare_aggregated((signals[0], signals[1]), others, roles=True),
         bare=_cosines(bare[0], bare[1]),
-        shuffled=shuffled_of(others, seed=seen.asked.seed),
-        name_movers=frozenset([MOVER] if is_gpt2(seen.asked.model) else _movers_of(seen)),
+        shuffled=shuffled_of(others, seed=job.seed),
+        name_movers=frozenset(movers),
     )
-
-
-def _movers_of(seen: Study) -> tuple[Head, ...]:
-    return roles_of(seen.asked, seen.model).get("name mover", ())
 
 
 def shuffled_of(
     others: tuple[Sequence[Aggregated], Sequence[Aggregated]], *, seed: int, draws: int = _SHUFFLES
 ) -> tuple[SignalComparison, ...]:
     """The same of prompts that are dealt to two groups whatever their order, with one of each as its representative."""
-    rng, pool, found = np.random.default_rng(seed), [*others[0], *others[1]], []
+    rng, pool, splits = np.random.default_rng(seed), [*others[0], *others[1]], []
     for _ in range(draws if len(pool) >= 4 else 0):
         dealt = [pool[i] for i in rng.permutation(len(pool))]
         half = len(dealt) // 2
         groups = dealt[1:half], dealt[half + 1 :]
-        found.append(compare_aggregated((dealt[0], dealt[half]), groups, roles=True))
-    return tuple(found)
+        splits.append(compare_aggregated((dealt[0], dealt[half]), groups, roles=True))
+    return tuple(splits)
 
 
 def movers(comparison: SignalComparison) -> list[HeadRow]:
@@ -109,28 +107,27 @@ def movers(comparison: SignalComparison) -> list[HeadRow]:
 
 
 def different(rows: Sequence[HeadRow]) -> list[HeadRow]:
-    """Those that are told something else, beyond the noise."""
+    """Those that get another signal, beyond the noise."""
     return [row for row in rows if row.verdict == "different"]
 
 
 def found_alike(record: Compared) -> Findings:
-    """Published: three heads. Are they told the same, or are as many of another model?"""
+    """Published: three heads. Do they get the same signals in both orders, or as many heads of another model?"""
     known = [row for row in record.real.rows if row.verdict != "no floor"]
     published = is_gpt2(record.of.model)
-    asked = f"{len(ALIKE)} or more, whatever they are, on a model other than GPT-2"
-    claim = NO_CLAIM if published else (asked, len(record.alike) >= len(ALIKE))
+    as_many = f"{len(ALIKE)} or more, whatever they are, on a model other than GPT-2", len(record.alike) >= len(ALIKE)
     rows = [
         *_compared(record),
         Finding("signals with a noise floor", len(known)),
         Finding("as within", sum(row.verdict == "as within" for row in known)),
-        Finding("heads alike", len(record.alike), *claim),
+        Finding("heads alike", len(record.alike), *(NO_CLAIM if published else as_many)),
         Finding("these are", listed(record.alike) or "none"),
     ]
-    asked = f"median cosines of {_NEAR:g} or more on each side, none different beyond the noise"
+    claim = f"median cosines of {_NEAR:g} or more on each side, none different beyond the noise"
     for head in ALIKE if published else ():
-        own = record.rows(head)
-        rows.append(Finding(f"signals of {head_name(head)}", len(own), asked, _near(record, head)))
-        rows += [row for place in own for row in _at(place, f"{place.place}, {place.side}")]
+        places = record.rows(head)
+        rows.append(Finding(f"signals of {head_name(head)}", len(places), claim, _near(record, head)))
+        rows += [row for place in places for row in _at(place, f"{place.place}, {place.side}")]
     remark = (
         f"As within: as alike between orders as within them. Heads alike: with cosines of {_NEAR:g} or more on both "
         f"sides, also without their own biases. {_how(record)}"
@@ -143,28 +140,28 @@ def found_mover(record: Compared) -> Findings:
     attending = sorted(movers(record.real), key=lambda row: row.cosine)
     rows = [row for row in attending if _head(row) in record.name_movers]
     beyond = different(rows)
-    chance = [len(different(movers(one))) for one in record.shuffled]
+    chance = [len(different(movers(split))) for split in record.shuffled]
     many = len(different(attending)) > max(chance, default=0) and bool(beyond)
-    asked = "more than in any random split of the same prompts, and a name mover (of GPT-2, 9.9) among them"
+    claim = "more than in any random split of the same prompts, and a name mover (of GPT-2, 9.9) among them"
     lowest = min((row.cosine for row in beyond), default=math.nan)
     findings = [
         *_compared(record),
         Finding("movers", len(attending)),
-        Finding("movers told something else", len(different(attending)), asked, many),
+        Finding("movers told something else", len(different(attending)), claim, many),
         Finding("in random splits", [float(count) for count in chance], digits=1),
         Finding("movers with a negative cosine", sum(row.cosine < 0 for row in attending)),
         Finding("lowest cosine of a name mover told something else", lowest, "below 0", lowest < 0),
         *(row for place in attending for row in _at(place, str(place.place))),
     ]
     remark = (
-        "Movers: heads that attend from the end to IO in both; what they are told is measured at the end, on the side "
-        f"that says where to look from. Name movers: {listed(sorted(record.name_movers)) or 'none'}. Something else: "
-        "lower than within either order (below 5 % of its pairs, means of pairs apart). Random splits of the same "
-        f"prompts: {_SHUFFLES}. {_how(record)}"
+        "Movers: heads that attend from the end to IO in both; their signals are compared at the end, on the side "
+        f"that says where to look from. Name movers: {listed(sorted(record.name_movers)) or 'none'}. Told something "
+        "else: lower than within either order (below 5 % of its pairs, means of pairs apart). Random splits of the "
+        f"same prompts: {_SHUFFLES}. {_how(record)}"
     )
     of = replace(record.of.provenance(), heads=role_rule(record.of.model))
     first = sets_apart(record.order) and many
-    unless = f"{_APART}, and more movers are told something else than in random splits"
+    unless = f"{_APART}, and more movers get another signal than in random splits"
     return Findings(findings, of, first=first, unless=unless, remark=remark)
 
 
@@ -175,11 +172,11 @@ def _near(record: Compared, head: Head) -> bool:
     """Near 1 on every side that both representatives have, and nowhere different."""
     rows = record.rows(head)
     sides = [[row.cosine for row in rows if row.side == side] for side in SIDES]
-    return bool(rows) and not different(rows) and all(median(own) >= _NEAR for own in sides if own)
+    return bool(rows) and not different(rows) and all(median(cosines) >= _NEAR for cosines in sides if cosines)
 
 
 def _at(row: HeadRow, part: str) -> list[Finding]:
-    """What one head is told at one place: how alike, against pairs of prompts within an order and between orders."""
+    """The signals of one head at one place: how alike, against pairs of prompts within an order and between orders."""
     between = [] if row.between is None else [Finding("mean between orders", Interval(*row.between), digits=2)]
     cosine, floor = Finding("cosine", row.cosine, digits=2), Finding("floor", row.floor, digits=2)
     return of_part(part, cosine, floor, *between, Finding("verdict", row.verdict))
@@ -235,23 +232,23 @@ class Removed:
 
     of: Prompts
     prompts: tuple[int | None, int | None]  # the representatives
-    found: Exclusive
+    exclusive: Exclusive
 
 
-def removed_of(seen: Study) -> Removed:
+def removed_of(study: Study, job: Job) -> Removed:
     """Edges of each representative alone, removed in other prompts of both orders."""
-    draws, told = 1 if seen.asked.quick else 3, seen.asked.progress
-    found = remove_exclusive(seen.pair, seen.others, seen.model, draws=draws, seed=seen.asked.seed, progress=told)
-    return Removed(seen.of, (seen.pair[0].prompt, seen.pair[1].prompt), found)
+    how: dict[str, Any] = {"draws": 1 if job.quick else 3, "seed": job.seed, "progress": job.progress}
+    exclusive = remove_exclusive(study.pair, study.others, study.model, **how)
+    return Removed(study.of, (study.pair[0].prompt, study.pair[1].prompt), exclusive)
 
 
 def found_exclusive(record: Removed) -> Findings:
     """Does each representative's removal hurt its own order more, and more than random channels?"""
-    found, interaction = record.found, Interval(*record.found.interaction)
+    exclusive, interaction = record.exclusive, Interval(*record.exclusive.interaction)
     rows = [Finding("interaction", interaction)]
     for which, order in _SIDES.items():
-        rows += of_part(f"{order} edges", *_of_edges(found, which))
-    enough = all(len(found.cell(one, other).measured) >= LEAST for one in _SIDES for other in _SIDES)
+        rows += of_part(f"{order} edges", *_of_edges(exclusive, which))
+    enough = all(len(exclusive.cell(edges, order_of).measured) >= LEAST for edges in _SIDES for order_of in _SIDES)
     numbers = " and ".join(f"{number} ({order})" for number, order in zip(record.prompts, ORDERS, strict=True))
     remark = (
         f"Edges (writer, head, side and channel) that one representative has alone, of prompts {numbers}. An edge is "
@@ -264,37 +261,37 @@ def found_exclusive(record: Removed) -> Findings:
     return Findings(rows, record.of.provenance(), first=first, unless=unless, remark=remark)
 
 
-def _of_edges(found: Exclusive, which: Which) -> list[Finding]:
+def _of_edges(exclusive: Exclusive, which: Which) -> list[Finding]:
     """What one representative's own edges do to prompts of both orders, beside controls."""
-    held, why = found.verdict(which)
-    asked = (
+    held, why = exclusive.verdict(which)
+    claim = (
         "a loss on the own order beyond that on the other, and beyond that by random channels of the same writers and "
         "heads, intervals apart; also if the effect on the other order is scaled up by the edges without a place there"
     )
     rows = [
-        Finding("edges", len(found.a if which == "a" else found.b)),
-        Finding("alone", why, asked, held is True and beyond_places(found, which)),
+        Finding("edges", len(exclusive.a if which == "a" else exclusive.b)),
+        Finding("alone", why, claim, held is True and beyond_places(exclusive, which)),
     ]
     for on, order in _SIDES.items():
-        rows.append(Finding(f"placed in {order} prompts", found.cell(which, on).placed, percent=True))
-        for what in WHATS:
-            cell = found.cell(which, on, what)
+        rows.append(Finding(f"placed in {order} prompts", exclusive.cell(which, on).placed, percent=True))
+        for kind in WHATS:
+            cell = exclusive.cell(which, on, kind)
             if cell.measured:
-                rows.append(Finding(f"{order} prompts, {what}", Interval(*cell.spread)))
+                rows.append(Finding(f"{order} prompts, {kind}", Interval(*cell.spread)))
     return rows
 
 
-def beyond_places(found: Exclusive, which: Which) -> bool:
+def beyond_places(exclusive: Exclusive, which: Which) -> bool:
     """Would the own order be hurt more if as many edges had a place in the other? Fewer have: an order moves tokens."""
-    own, other = found.cell(which, which), found.cell(which, _OTHER[which])
-    return own.spread[2] < other.spread[1] * max(1.0, own.placed / max(other.placed, 1e-9))
+    home, away = exclusive.cell(which, which), exclusive.cell(which, _OTHER[which])
+    return home.spread[2] < away.spread[1] * max(1.0, home.placed / max(away.placed, 1e-9))
 
 
 def _draw_exclusive(record: Removed) -> Mapping[str, Figure]:
-    if not any(cell.measured for cell in record.found.cells):
+    if not any(cell.measured for cell in record.exclusive.cells):
         return {}
     names = [f"{order} (prompt {prompt})" for order, prompt in zip(ORDERS, record.prompts, strict=True)]
-    figure = removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.found))
+    figure = removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.exclusive))
     heading(figure, f"Edges that one representative has alone: a is {names[0]}, b is {names[1]}")
     return {"removed": figure}
 

@@ -9,7 +9,6 @@ import torch
 from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.faithfulness.removals import Row
 from keyhole.faithfulness.verification import verify
 from keyhole.figures.style import BLUE, GREY, INK
@@ -17,22 +16,16 @@ from keyhole.models.model import Model
 from keyhole.stats import Interval
 from keyhole.tasks.answers import answered
 from keyhole.tasks.catalogue import prompts_for
-from keyhole_papers.experiment import Asked, Attempt, Experiment, Job, loaded
-from keyhole_papers.finding import Finding, Findings, Provenance, of_part
+from keyhole_papers.experiment import Attempt, Experiment, Job, loaded, panels
+from keyhole_papers.finding import Finding, Findings, Provenance, of_part, refuse
 from keyhole_papers.results import Verdict
 from keyhole_papers.svt import LEAST, trace_answer
-from keyhole_papers.svt.answers import panels
+from keyhole_papers.talk import published_name
 
 _TASKS = ("ioi", "greater_than", "pronouns", "induction")  # of the last, no prompts were published
 _QUICK = 3  # prompts of each task
 _STAND_IN = 48  # circuits of each task whose signals are removed in another model than the published ones: an hour else
 _CHANGE = 0.05  # of a log-probability, that counts
-_MODELS = {  # the published ones
-    "gpt2": "GPT-2 small",
-    "gpt2-small": "GPT-2 small",
-    "pythia-160m": "Pythia-160M",
-    "gemma-2-2b": "Gemma-2-2B",
-}
 _EVERY = "GPT-2 small, Pythia-160M and Gemma-2-2B"
 
 
@@ -41,7 +34,7 @@ class Traced:
     """The circuits of a model in several tasks."""
 
     model: Model
-    source: str | None  # as it was asked for
+    source: str | None  # as it was given
     circuits: Mapping[str, tuple[Circuit, ...]]  # by task; one per prompt, and only with signals
     prompts: Mapping[str, str]  # which
     right: Mapping[str, int]  # of these, answered right
@@ -70,44 +63,37 @@ class Traced:
 
 def _traced(job: Job) -> Traced:
     """The circuits of a job's model, if there are any with signals."""
-    seen = _circuits(job.asked)
-    if seen.circuits:
-        return seen
-    why = "answers none of these prompts right, so that there is no circuit to trace"
-    if any(seen.right.values()):
-        why = "answers without any signal between its parts, so that there is nothing to measure"
-    said = f"{job.model or 'the built-in organism'} {why}: choose a model that solves these tasks."
-    raise KeyholeError(said) if published_name(job.model) else MissingModelError(said)
+    traced = _circuits(job)
+    if not traced.circuits:
+        problem = "answers none of these prompts right, so that there is no circuit to trace"
+        if any(traced.right.values()):
+            problem = "answers without any signal between its parts, so that there is nothing to measure"
+        published = published_name(job.model) is not None
+        refuse(job.model, problem, "choose a model that solves these tasks", published=published)
+    return traced
 
 
 @lru_cache(maxsize=1)
-def _circuits(asked: Asked) -> Traced:
+def _circuits(job: Job) -> Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
-    model = loaded(asked.model, asked.device, asked.choices.dtype)
-    prompts = {
-        task.replace("_", " "): prompts_for(task, model, _QUICK if asked.quick else None, asked.seed) for task in _TASKS
-    }
-    every, done = sum(len(own.examples) for own in prompts.values()), 0
-    found: dict[str, tuple[Circuit, ...]] = {}
+    model, most = loaded(job.model, job.device, job.dtype), _QUICK if job.quick else None
+    prompts = {task.replace("_", " "): prompts_for(task, model, most, job.seed) for task in _TASKS}
+    total, done = sum(len(chosen.examples) for chosen in prompts.values()), 0
+    circuits: dict[str, tuple[Circuit, ...]] = {}
     right: dict[str, int] = {}
     for task, chosen in prompts.items():
-        own = []
+        traced = []
         for example in chosen.examples:
             run = model.run(example.text)
             if answered(run, example).correct:
-                own.append(trace_answer(run, int(run.logits[-1].argmax())))
+                traced.append(trace_answer(run, int(run.logits[-1].argmax())))
             done += 1
-            asked.progress(done, every)
-        right[task] = len(own)
-        signals = [one for one in own if one and any(edge.side != "target" for edge in one.edges)]
-        found[task] = tuple(replace(one, run=None) for one in signals)  # hundreds of runs would take gigabytes
-    circuits = {task: own for task, own in found.items() if own}
-    return Traced(model, asked.model, circuits, {task: own.about for task, own in prompts.items()}, right)
-
-
-def published_name(source: str | None) -> str | None:
-    """What a published model is called, if it is one."""
-    return _MODELS.get((source or "").rstrip("/").rpartition("/")[2].lower())
+            job.progress(done, total)
+        right[task] = len(traced)
+        signals = [circuit for circuit in traced if circuit and any(edge.side != "target" for edge in circuit.edges)]
+        if signals:  # without their runs: hundreds of these would take gigabytes
+            circuits[task] = tuple(replace(circuit, run=None) for circuit in signals)
+    return Traced(model, job.model, circuits, {task: chosen.about for task, chosen in prompts.items()}, right)
 
 
 def _verdict(source: str | None, holds: list[bool]) -> Verdict:
@@ -128,13 +114,13 @@ def _counts(record: Traced) -> dict[str, list[int]]:
 def found_thin(record: Traced) -> Findings:
     """How many singular vectors has a signal? The median in every task."""
     rows = list[Finding]()
-    for task, own in _counts(record).items():
-        thin = median(own) == 1 if task in record.judged else None
+    for task, counts in _counts(record).items():
+        thin = median(counts) == 1 if task in record.judged else None
         rows += of_part(
             task,
-            Finding("median", median(own), "1 in every task", thin, digits=1),
-            Finding("share of rank one", sum(count == 1 for count in own) / len(own), percent=True),
-            Finding("signals", len(own)),
+            Finding("median", median(counts), "1 in every task", thin, digits=1),
+            Finding("share of rank one", sum(count == 1 for count in counts) / len(counts), percent=True),
+            Finding("signals", len(counts)),
             Finding("prompts", len(record.circuits[task])),
         )
     return _findings(record, rows, f"Signals can have as many as {record.model.dims.d_head} singular vectors.")
@@ -145,7 +131,7 @@ def _findings(record: Traced, rows: Sequence[Finding], remark: str) -> Findings:
     claims: dict[str, list[bool]] = {}
     for row in rows:
         if row.holds is not None:
-            claims.setdefault(row.asked, []).append(row.holds)
+            claims.setdefault(row.claim, []).append(row.holds)
     verdict = _verdict(record.source, [all(holds) for holds in claims.values()])
     return Findings(rows, record.of, remark=f"{remark} {record.note}".strip(), judged=verdict)
 
@@ -154,8 +140,8 @@ def _draw_thin(record: Traced) -> Mapping[str, Figure]:
     counts, title = _counts(record), f"Singular vectors of a signal, {record.model.name.rpartition('/')[2]}"
     size, y = (2.6 * len(counts) + 0.6, 3.2), "share of signals"
     figure, axes = panels(counts, title, size, x="singular vectors", y=y)
-    for axis, own in zip(axes, counts.values(), strict=True):
-        share = (torch.tensor(own).bincount()[1:].double() / len(own)).tolist()
+    for axis, of_task in zip(axes, counts.values(), strict=True):
+        share = (torch.tensor(of_task).bincount()[1:].double() / len(of_task)).tolist()
         axis.bar(range(1, len(share) + 1), share, color=BLUE)
     return {"ranks": figure}
 
@@ -176,21 +162,21 @@ class Removed:
 
 def measure_removed(job: Job) -> Removed:
     """Each circuit's signals removed, and random channels."""
-    seen, draws = _traced(job), 1 if job.quick else 3
+    traced, draws = _traced(job), 1 if job.quick else 3
     most = None if published_name(job.model) else _STAND_IN
-    chosen = {task: circuits[:most] for task, circuits in seen.circuits.items()}
+    chosen = {task: circuits[:most] for task, circuits in traced.circuits.items()}
     every, rows = sum(map(len, chosen.values())), dict[str, list[list[Row]]]()
     for task, circuits in chosen.items():
         rows[task] = []
         for circuit in circuits:
-            rows[task].append(list(verify(circuit, seen.model, mode="local", draws=draws, edges=False).sides))
+            rows[task].append(list(verify(circuit, traced.model, mode="local", draws=draws, edges=False).sides))
             job.progress(sum(map(len, rows.values())), every)
-    return Removed(seen, rows)
+    return Removed(traced, rows)
 
 
-def _over(own: Sequence[Sequence[Row]], of: Callable[[Row], float]) -> Interval:
+def _over(prompts: Sequence[Sequence[Row]], of: Callable[[Row], float]) -> Interval:
     """Prompts are the independent observations: the mean of each circuit's sides, then the interval over them."""
-    return Interval.over(mean(of(row) for row in sides) for sides in own)
+    return Interval.over(mean(of(row) for row in sides) for sides in prompts)
 
 
 def _change(row: Row) -> float:
@@ -201,19 +187,15 @@ def _change_of_controls(row: Row) -> float:
     return mean(abs(value - row.metric_before) for value in row.control_metrics)
 
 
-def _turned(own: Sequence[Sequence[Row]]) -> float:
-    """The residual: a median cosine."""
-    return median(mean(row.cosine for row in sides) for sides in own)
-
-
 def found_removed(record: Removed) -> Findings:
     """Does removing a firing's signals change attention and answers, but hardly the residual, unlike random ones?"""
     rows, many = list[Finding](), "three times that of random channels or more (an interval over prompts)"
-    for task, own in record.rows.items():
-        drop, control = _over(own, lambda row: row.drop), _over(own, lambda row: row.control)
-        answer, other, turned = _over(own, _change), _over(own, _change_of_controls), _turned(own)
-        lost = _over(own, lambda row: row.drop - 3 * row.control)
-        moved = _over(own, lambda row: _change(row) - 3 * _change_of_controls(row))
+    for task, prompts in record.rows.items():
+        drop, control = _over(prompts, lambda row: row.drop), _over(prompts, lambda row: row.control)
+        answer, random = _over(prompts, _change), _over(prompts, _change_of_controls)
+        turned = median(mean(row.cosine for row in sides) for sides in prompts)
+        lost = _over(prompts, lambda row: row.drop - 3 * row.control)
+        moved = _over(prompts, lambda row: _change(row) - 3 * _change_of_controls(row))
         holds = lost.low > 0, moved.low > 0 and answer.mean > _CHANGE, turned > 0.99
         falls, changes, hardly = holds if task in record.traced.judged else (None, None, None)
         rows += of_part(
@@ -221,14 +203,14 @@ def found_removed(record: Removed) -> Findings:
             Finding("attention lost", drop, many, falls),
             Finding("attention lost, random", control),
             Finding("answer", answer, f"{many}, and more than {_CHANGE}", changes),
-            Finding("answer, random", other),
+            Finding("answer, random", random),
             Finding("cosine", turned, "above .99", hardly, digits=4),
-            Finding("sides of firings", sum(map(len, own))),
-            Finding("prompts", len(own)),
+            Finding("sides of firings", sum(map(len, prompts))),
+            Finding("prompts", len(prompts)),
         )
     remark = (
         "The answer is the change of its log-probability, the cosine a median of the residual's with what it was. "
-        f"Each claim is asked in every task. {record.fewer}"
+        f"Each claim is made of every task. {record.fewer}"
     )
     return _findings(record.traced, rows, remark.strip())
 
@@ -238,9 +220,10 @@ def _draw_removed(record: Removed) -> Mapping[str, Figure]:
     size, y = (2.6 * len(record.rows) + 0.8, 3.4), "attention lost"
     figure, axes = panels(record.rows, title, size, x="attention before", y=y)
     for axis, sides in zip(axes, record.rows.values(), strict=True):
-        own = [row for some in sides for row in some]
-        axis.scatter([row.before for row in own], [row.control for row in own], s=10, color=GREY, linewidths=0)
-        axis.scatter([row.before for row in own], [row.drop for row in own], s=10, color=BLUE, alpha=0.5, linewidths=0)
+        rows = [row for of_prompt in sides for row in of_prompt]
+        before = [row.before for row in rows]
+        axis.scatter(before, [row.control for row in rows], s=10, color=GREY, linewidths=0)
+        axis.scatter(before, [row.drop for row in rows], s=10, color=BLUE, alpha=0.5, linewidths=0)
         axis.axhline(0, color=INK, linewidth=0.8)
     return {"removed": figure}
 

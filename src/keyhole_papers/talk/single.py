@@ -15,10 +15,9 @@ from keyhole.studies.sinks.explore import SinkSettings, study
 from keyhole.studies.sinks.firings import StoredQuestion
 from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole.studies.sinks.report import sinks_figure
-from keyhole_papers.experiment import Attempt, Experiment, Job
+from keyhole_papers.experiment import Attempt, Experiment, Job, panels
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.svt import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
-from keyhole_papers.svt.answers import panels
 
 _EXACT = 1e-4  # of a decomposition, relative
 _TRACED = 16
@@ -41,23 +40,23 @@ class Traced:
 
 def measure_circuit(job: Job) -> Traced:
     """Circuits behind the likeliest answers."""
-    seen = subject(job)
-    found = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in seen.runs(_TRACED)]
-    circuits = [one for one in found if one is not None]
-    rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
-    signals = [edge for one in circuits for edge in one.edges if edge.side != "target"]
-    leaves = [leaf for one in circuits for leaf in _leaves(one)]
-    lowest = seen.model.attention_layers[0]
+    of_job = subject(job)
+    traced = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in of_job.runs(_TRACED, job.progress)]
+    circuits = [circuit for circuit in traced if circuit is not None]
+    rich = [circuit for circuit in circuits if any(edge.side != "target" for edge in circuit.edges)]
+    signals = [edge for circuit in circuits for edge in circuit.edges if edge.side != "target"]
+    leaves = [leaf for circuit in circuits for leaf in _leaves(circuit)]
+    lowest = of_job.model.attention_layers[0]
     return Traced(
-        of=of_gpt2(job.model, seen.prompts.first(_TRACED).about),
+        of=of_gpt2(job.model, of_job.prompts.first(_TRACED).about),
         circuits=len(circuits),
         rich=len(rich),
         signals=len(signals),
         carried=sum(bool(edge.channels) for edge in signals),
         leaves=Counter(node.kind for node in leaves),
         open_ends=sum(node.kind == "head" and node.layer != lowest and node.dest > 0 for node in leaves),
-        error=max((max(one.errors.values()) for one in circuits), default=0.0),
-        largest=max(rich, key=lambda one: len(one.edges), default=None),
+        error=max((max(circuit.errors.values()) for circuit in circuits), default=0.0),
+        largest=max(rich, key=lambda circuit: len(circuit.edges), default=None),
     )
 
 
@@ -139,22 +138,22 @@ class Rest:
 
 def measure_sinks(job: Job) -> Rest:
     """The signals of all heads above the first layer, and what their shared directions do."""
-    seen = subject(job)
-    asked = [_asked(seen, number) for number in range(min(_RESTING, len(seen.examples)))]
+    of_job = subject(job)
+    questions = [_question(of_job, number) for number in range(min(_RESTING, len(of_job.examples)))]
     draws, controls = (99, 2) if job.quick else (99, 9)  # fewer could not be sure of anything
-    of = of_gpt2(job.model, seen.prompts.first(_RESTING).about)
+    of = of_gpt2(job.model, of_job.prompts.first(_RESTING).about)
     try:
         settings = SinkSettings(draws=draws, controls=controls)
-        found = study(seen.model, asked, settings, stage=lambda what: nullcontext(seen.progress))
+        sinks = study(of_job.model, questions, settings, stage=lambda name: nullcontext(job.progress))
     except NoSinksError as error:
         raise (KeyholeError if of.real else MissingModelError)(str(error)) from error
-    return Rest(of, len(asked), found)
+    return Rest(of, len(questions), sinks)
 
 
-def _asked(seen: Subject, number: int) -> StoredQuestion:
+def _question(of_job: Subject, number: int) -> StoredQuestion:
     """A prompt by its tokens, measured by IO against S."""
-    example = seen.examples[number]
-    run = seen.model.run(example.text)
+    example = of_job.examples[number]
+    run = of_job.model.run(example.text)
     return StoredQuestion(number, run.token_ids, metric_of(example, run))
 
 
@@ -180,17 +179,17 @@ def found_sinks(record: Rest) -> Findings:
 
 def _of_side(side: SinkSide) -> list[Finding]:
     """How alike the signals of one side are, and what becomes of firings without the direction they share."""
-    asked = (
+    claim = (
         f"a shared signal, of {_MANY} heads or more with one signal each: {NEAR:.0%} of pairs are alike (cosine above "
         ".5), more than with other channels of the same heads and than on other tokens, with and without anisotropy; "
         f"and few directions take away {HALF:.0%} of held-out firings, more than random ones"
     )
     if not side.likeness:
-        return [Finding("heads with one signal each", "in fewer than two layers", asked, _holds(side))]
+        return [Finding("heads with one signal each", "in fewer than two layers", claim, _holds(side))]
     bare, strict = side.likeness[0], side.likeness[-1]
     whole = next(removal for removal in side.removals if removal.taken is None)
     return [
-        Finding("signals", side.found, asked, _holds(side)),
+        Finding("signals", side.found, claim, _holds(side)),
         Finding("heads", len(side.controlled)),
         Finding("cosine", Interval(*bare.cosine)),
         Finding("cosine, other channels", bare.shuffled_cosine[0]),

@@ -1,13 +1,11 @@
-"""What is read? Texts of a file, a data set or a task, cut into pieces of tokens.
+"""Which text is searched for examples? That of a file, a dataset or a task, cut into chunks of tokens.
 
-Where does text come from? Files, JSON Lines, a dataset of the hub, and what is at hand; one piece at a time.
-
-    novel.txt          running text: a paragraph a line, or all in one line
-    prompts.jsonl      one text a line, in "text" or "prompt" (as files of tasks' examples have it)
+    novel.txt          running text: a paragraph per line, or all in one line
+    prompts.jsonl      one text per line, in "text" or "prompt" (as the files of tasks have it)
     hf:NAME[#SPLIT]    the column "text" of a dataset, streamed from the Hugging Face hub
-    nothing            text of the tasks for the organism, and prose for models that read English
+    None               text of the tasks for the organism, and prose for models that read English
 
-Running text goes on from one piece to the next; of the others every piece is a text of its own.
+Running text continues from one piece to the next; in other sources every piece is a separate text.
 """
 
 import random
@@ -31,20 +29,20 @@ Source = str | Path | Iterable[Text]
 HUB = "hf:"
 _FIELDS = ("text", "prompt")
 _BLOCK = 1 << 16  # characters of a line that are held at once
-_DOCUMENTS = 256  # of the tasks that are made at once
+_DOCUMENTS = 256  # of the tasks that are generated at once
 _NEIGHBOURS = 64  # paragraphs of prose that stay together when it is shuffled
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Pieces of text, each with where it stands, for messages; `running`: one goes on where the last one ended."""
+    """Pieces of text, each with its place for messages; `running`: each continues the one before."""
 
     pieces: Iterable[tuple[str, Text]]
     running: bool
 
 
 def texts_of(model: "Model", source: Source | None, *, seed: int = 0) -> Texts:
-    """The texts of a source, or of what is at hand for the model; `seed` is of the latter."""
+    """The texts of a source; for None, text that suits the model, in an order drawn with `seed`."""
     if source is None:
         if model.tokenizer is None:
             raise KeyholeError(f"{model.name} has no tokenizer: give a corpus of token ids, a list of numbers each.")
@@ -55,7 +53,7 @@ def texts_of(model: "Model", source: Source | None, *, seed: int = 0) -> Texts:
         path = Path(source)
         if not is_file(path):
             raise KeyholeError(
-                f"there is no file {path}: give a text with a paragraph a line, a .jsonl with a text a line, or "
+                f"there is no file {path}: give a text with a paragraph per line, a .jsonl with a text per line, or "
                 f"{HUB}NAME for a dataset of the Hugging Face hub."
             )
         records = path.suffix.lower() == ".jsonl"
@@ -64,14 +62,14 @@ def texts_of(model: "Model", source: Source | None, *, seed: int = 0) -> Texts:
 
 
 def _tasks(seed: int) -> Iterator[tuple[str, Text]]:
-    """Documents of the kind that the organism was trained on, without end."""
+    """Endless documents of the kind that the organism was trained on."""
     rng = random.Random(seed)
     while True:
         yield from (("a document of the tasks", text) for text in documents(_DOCUMENTS, rng.getrandbits(48)))
 
 
 def _prose(seed: int) -> Iterator[tuple[str, Text]]:
-    """Stretches of the novels in an order drawn at random, so that the first ones are not all of one book."""
+    """Stretches of the novels in random order, so that the first ones are not all from one book."""
     paragraphs = read_prose()
     starts = list(range(0, len(paragraphs), _NEIGHBOURS))
     random.Random(seed).shuffle(starts)
@@ -80,7 +78,7 @@ def _prose(seed: int) -> Iterator[tuple[str, Text]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Text]]:
-    """A file's lines; one of any length is cut at its spaces, and never held as a whole."""
+    """The lines of a file. A long line is cut at spaces, so that no line needs to fit into memory."""
     left = ""
     for number, part in _read(path):
         text = left + part
@@ -110,7 +108,7 @@ def _records(path: Path) -> Iterator[tuple[str, Text]]:
     for number, part in _read(path):
         line += part
         if not part.endswith("\n") and len(part) == _BLOCK:
-            continue  # a long line goes on
+            continue  # the line is longer than a block
         if line.strip():
             yield f"{path}, line {number}", _text_of(line, f"{path}, line {number}")
         line = ""
@@ -123,21 +121,21 @@ def _text_of(line: str, where: str) -> str:
         record = parse_json(line)
     except KeyholeError as error:
         raise KeyholeError(f"{where}: {error}") from error
-    found = [record[name] for name in _FIELDS if name in record] if isinstance(record, dict) else []
-    if not (found and isinstance(found[0], str) and found[0].strip()):
+    texts = [record[name] for name in _FIELDS if name in record] if isinstance(record, dict) else []
+    if not (texts and isinstance(texts[0], str) and texts[0].strip()):
         raise KeyholeError(f'{where}: a line is an object with text in "text" or "prompt", such as {{"text": "..."}}.')
-    return str(found[0])
+    return str(texts[0])
 
 
 def _dataset(name: str) -> Iterator[tuple[str, Text]]:
-    """The texts of a dataset, streamed; `datasets` is asked for only here."""
-    what, _, split = name.removeprefix(HUB).partition("#")
+    """The texts of a dataset, streamed; only this needs the package datasets."""
+    dataset, _, split = name.removeprefix(HUB).partition("#")
     try:
         from datasets import load_dataset  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise KeyholeError(f"{name} needs the package datasets: pip install datasets, or give a file.") from error
     try:
-        rows: Iterable[Any] = load_dataset(what, split=split or "train", streaming=True)
+        rows: Iterable[Any] = load_dataset(dataset, split=split or "train", streaming=True)
         for number, row in enumerate(rows):
             if not isinstance(row.get("text"), str):
                 raise KeyholeError(f'{name} has no column "text", but {", ".join(row)}: give another dataset.')
@@ -149,23 +147,22 @@ def _dataset(name: str) -> Iterator[tuple[str, Text]]:
         raise KeyholeError(f"cannot read {name} from the hub ({short}): check its name, or give a file.") from error
 
 
-# What does a model read while examples are sought? Chunks of so many tokens, one after the other and none kept.
+# How is text cut into chunks? A model reads one after another, and none is kept.
 #
-# Every chunk begins as the model expects a text to begin: with what its tokenizer puts first by itself (for the
-# organism <bos>; for many models nothing, and then the first word of a chunk is where heads rest). Running text is
-# cut wherever a chunk is full; a text of its own begins a chunk, and goes on in further ones if it is longer. What is
-# left of it, if it is shorter than four tokens, is not read.
+# Every chunk begins as the model expects a text to begin: with what its tokenizer puts first (for the organism <bos>;
+# for many models nothing, and then heads rest on the first word of a chunk). Running text is cut wherever a chunk is
+# full. A separate text begins a new chunk and continues in further ones. A rest of fewer than four tokens is not read.
 
 Ids = tuple[int, ...]
 LONGEST = 2048  # tokens of a chunk
 _FEWEST = 4
-_JOINED = 2000  # characters of running text that are made tokens together
+_JOINED = 2000  # characters of running text that are tokenized together
 
 
 def chunks(
     model: "Model", source: Source | None = None, *, length: int = 32, limit: int | None = None, seed: int = 0
 ) -> Iterator[Ids]:
-    """Token ids of at most `length` tokens each, from a source (see `texts`) or what is at hand; at most `limit`.
+    """Chunks of at most `length` token ids, from a source (see `texts_of`); at most `limit` chunks.
 
     >>> import keyhole
     >>> model = keyhole.load()
@@ -174,18 +171,18 @@ def chunks(
     """
     most = min(LONGEST, model.dims.positions or LONGEST)
     if not _FEWEST <= length <= most:
-        raise KeyholeError(f"chunks of {length} tokens were asked for: {model.name} takes {_FEWEST} to {most}.")
+        raise KeyholeError(f"length is {length} tokens: {model.name} takes chunks of {_FEWEST} to {most}.")
     if limit is not None and limit < 1:
-        raise KeyholeError(f"{limit} chunks were asked for: give a positive number.")
+        raise KeyholeError(f"limit is {limit} chunks: give a positive number.")
     return islice(_chunks(model, texts_of(model, source, seed=seed), length), limit)
 
 
 def _chunks(model: "Model", texts: Texts, length: int) -> Iterator[Ids]:
-    found = False
+    any_chunk = False
     for ids in _running(model, texts, length) if texts.running else _apart(model, texts, length):
-        found = True
+        any_chunk = True
         yield ids
-    if not found:
+    if not any_chunk:
         raise KeyholeError(
             f"the corpus has no text of {length if texts.running else _FEWEST} tokens: give a longer one."
         )
@@ -207,7 +204,7 @@ def _running(model: "Model", texts: Texts, length: int) -> Iterator[Ids]:
 def _apart(model: "Model", texts: Texts, length: int) -> Iterator[Ids]:
     first: Ids | None = None
     for where, text in texts.pieces:
-        if not isinstance(text, str):  # ids say themselves how they begin
+        if not isinstance(text, str):  # token ids already begin as their author wants
             yield from _cut(_given(model, where, text), length)
             continue
         first = _before_text(model, where, text) if first is None else first
@@ -221,7 +218,7 @@ def _cut(ids: Ids, length: int) -> Iterator[Ids]:
 
 
 def _joined(pieces: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]:
-    """Paragraphs with a space between them, many at a time: a tokenizer is slow to be asked."""
+    """Paragraphs joined by spaces, many at a time: few calls of the tokenizer are faster than many."""
     held: list[str] = []
     size, begins = 0, ""
     for where, text in pieces:
@@ -236,14 +233,14 @@ def _joined(pieces: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]:
 
 
 def _before_text(model: "Model", where: str, text: str) -> Ids:
-    """What the tokenizer puts before text by itself; what it puts after it is not wanted in the middle of one."""
+    """What the tokenizer puts before a text; what it puts behind one would stand in the middle of running text."""
     plain, special = _ids(model, where, text), text_ids(model, text, special=True)
     starts = range(len(special) - len(plain) + 1)
     return next((special[:start] for start in starts if special[start : start + len(plain)] == plain), ())
 
 
 def _ids(model: "Model", where: str, text: Text) -> Ids:
-    """The tokens of a text, or where the one stands that cannot be read."""
+    """The token ids of a text; an error names the place of a text that cannot be read."""
     try:
         return text_ids(model, str(text))
     except KeyholeError as error:
@@ -251,7 +248,7 @@ def _ids(model: "Model", where: str, text: Text) -> Ids:
 
 
 def _given(model: "Model", where: str, ids: Sequence[int]) -> Ids:
-    """Token ids as they are, if they are some."""
+    """Given token ids, refused unless the model has them."""
     known = range(model.dims.vocab)
     if not all(isinstance(i, int) and i in known for i in ids):
         raise KeyholeError(f"{where}: {model.name} has token ids from 0 to {known[-1]}, and not {ids!r:.60}.")

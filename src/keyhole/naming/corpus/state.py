@@ -1,32 +1,160 @@
-"""What is known while a corpus goes by, and how does a pass go on where it was stopped?
+"""What does a pass over a corpus keep? Tables of pairs, drawn in the same way whatever is read together.
 
-What is known of all subjects while a corpus goes by? Four tables, two counts, and the texts that they speak of.
+Random draws are numbers computed from what they are for, so they do not depend on batches. In every text each subject
+has one ticket: an exponential time whose rate is the number of its pairs that may be drawn. The texts with the earliest
+times are kept, so every pair is equally likely, except that no text gives two.
 """
 
 import hashlib
-import io
-import json
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int, UInt64
+from jaxtyping import Float, Float32, Int, UInt64
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.files import write_at_once
-from keyhole.models.model import Model
 from keyhole.naming.corpus.corpus import Ids
-from keyhole.naming.corpus.kept import NEVER, ROW, Kept, mixed, salt, uniform
 from keyhole.naming.subjects.subject import Subject
 
-OTHERS = 4  # other srcs that are looked at beside a top pair
-POOL = 2048  # texts that are looked at a second time
-_SPARE = 10  # times as many positive and attended pairs are kept as are shown: shares of them are then told well
+NEVER = np.uint64(np.iinfo(np.uint64).max)
+_GOLDEN, _ONE, _TWO = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def salt(*parts: Any) -> np.uint64:
+    """A number made of these values; other values give another number."""
+    return np.uint64(int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little"))
+
+
+def mixed(x: UInt64[np.ndarray, "*any"]) -> UInt64[np.ndarray, "*any"]:
+    """Every number hashed to 64 random-looking bits (splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = x + _GOLDEN
+        x = (x ^ (x >> np.uint64(30))) * _ONE
+        x = (x ^ (x >> np.uint64(27))) * _TWO
+        return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def uniform(x: UInt64[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """For each number another one between 0 and 1, both excluded."""
+    return ((mixed(x) >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
+
+
+def tickets(
+    salts: UInt64[np.ndarray, "readers"], chunks: Int[np.ndarray, "batch"], counts: Int[np.ndarray, "batch readers"]
+) -> UInt64[np.ndarray, "batch readers"]:
+    """The ticket of each subject in each text: earlier where it has more pairs, and never where it has none."""
+    u = uniform(mixed(chunks.astype(np.uint64))[:, None] ^ salts)
+    with np.errstate(divide="ignore"):
+        times = -np.log(u) / counts
+    return np.where(counts > 0, times.view(np.uint64), NEVER)  # the bits of positive floats are in their order
+
+
+def which(salts: UInt64[np.ndarray, "rows"], chunks: Int[np.ndarray, "rows"], n: Int[np.ndarray, "rows"]) -> Any:
+    """For each subject and text an index below n, drawn uniformly."""
+    drawn = uniform(mixed(chunks.astype(np.uint64) ^ _ONE) ^ salts)
+    return np.minimum((drawn * n).astype(np.int64), n - 1)
+
+
+def nth(counts: Int[Tensor, "rows pos"], n: Int[Tensor, "rows"]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
+    """The position of the n-th item where position i holds counts[i] items, and its index there.
+
+    >>> nth(torch.tensor([[1, 0, 2]]), torch.tensor([2]))
+    (tensor([2]), tensor([1]))
+    """
+    ends = counts.cumsum(-1)
+    place = (ends <= n[:, None]).sum(-1)
+    return place, n - (ends - counts).gather(1, place[:, None])[:, 0]
+
+
+# Which rows does a table keep? For every subject those with the smallest keys, in whatever order they come.
+#
+# Rows wait until there are many, since sorting a few is as slow as sorting many. Rows are refused early by the last key
+# that is kept. While rows wait this key may be too large, so that too many are accepted, and never too few.
+
+Columns = dict[str, np.ndarray]
+ROW = {"chunk": np.int32, "dest": np.int16, "src": np.int16, "value": np.float32, "attention": np.float32}
+_WAITING = 16  # rows per subject, on average, that are sorted together
+
+
+@dataclass(eq=False)
+class Kept:
+    """At most `most` rows for each of some subjects; a row is new only if its `text` is, where it has one."""
+
+    most: int
+    key: UInt64[np.ndarray, "subjects most"]
+    columns: Columns  # [subjects, most, ...]
+    _waiting: list[tuple[np.ndarray, np.ndarray, Columns]] = field(default_factory=list, repr=False)
+    _size: int = field(default=0, repr=False)
+
+    @classmethod
+    def empty(cls, subjects: int, most: int, columns: dict[str, Any]) -> "Kept":
+        """An empty table; `columns`: a type each, or a type and how many values a row has."""
+        tables = {}
+        for name, kind in columns.items():
+            dtype, *more = kind if isinstance(kind, tuple) else (kind,)
+            tables[name] = np.zeros((subjects, most, *more), dtype)
+        return cls(most, np.full((subjects, most), NEVER), tables)
+
+    def worst(self, subjects: Int[np.ndarray, "some"]) -> UInt64[np.ndarray, "some"]:
+        """The key from which on rows are refused, for each of these subjects."""
+        if not self.most:
+            return np.zeros(len(subjects), np.uint64)
+        return np.asarray(self.key[subjects, -1])
+
+    def add(self, subject: Int[np.ndarray, "rows"], key: UInt64[np.ndarray, "rows"], columns: Columns) -> None:
+        """Offer rows; they are sorted in when enough are waiting."""
+        if len(subject) and self.most:
+            self._waiting.append((subject, key, columns))
+            self._size += len(subject)
+            if self._size >= _WAITING * len(self.key):
+                self.settle()
+
+    def settle(self) -> None:
+        """Sort in the rows that wait."""
+        if not self._waiting:
+            return
+        subjects, keys, parts = zip(*self._waiting, strict=True)
+        self._waiting, self._size = [], 0
+        subject, key = np.concatenate(subjects), np.concatenate(keys)
+        new = {name: np.concatenate([part[name] for part in parts]) for name in self.columns}
+        touched, group = np.unique(subject, return_inverse=True)
+        order = np.argsort(group, kind="stable")
+        counts = np.bincount(group)
+        slot = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = (group[order], self.most + slot)
+        wide = np.full((len(touched), self.most + counts.max()), NEVER)
+        wide[:, : self.most], wide[at] = self.key[touched], key[order]
+        joined = {}
+        for name, column in self.columns.items():
+            joined[name] = np.zeros((*wide.shape, *column.shape[2:]), column.dtype)
+            joined[name][:, : self.most], joined[name][at] = column[touched], new[name][order]
+        if "text" in joined:
+            _drop_doubles(wide, joined["text"], joined["src"])
+        best = np.argsort(wide, axis=1, kind="stable")[:, : self.most]
+        self.key[touched] = np.take_along_axis(wide, best, 1)
+        for name, column in self.columns.items():
+            column[touched] = joined[name][np.arange(len(touched))[:, None], best]
+
+
+def _drop_doubles(key: np.ndarray, text: np.ndarray, src: np.ndarray) -> None:
+    """Of rows with the same text up to dest and the same src, only the first key stays."""
+    same = mixed(text ^ mixed(src.astype(np.uint64)))
+    order = np.lexsort((key, same), axis=1)
+    same, sorted_key = np.take_along_axis(same, order, 1), np.take_along_axis(key, order, 1)
+    double = np.zeros(key.shape, bool)
+    double[:, 1:] = (same[:, 1:] == same[:, :-1]) & (sorted_key[:, 1:] != NEVER)
+    rows, places = double.nonzero()
+    key[rows, order[rows, places]] = NEVER
+
+
+# What is known of all subjects during a pass? Four tables, two counts, and the texts that they refer to.
+
+OTHERS = 4  # other srcs that are evaluated beside a top pair
+POOL = 2048  # texts that are run a second time
+_SPARE = 10  # positive and attended pairs that are kept for each one that is shown, so that deciles are precise
 _FEW_TEXTS = 20_000
 _BITS, _CHUNK, _DEST = 21, 31, 12  # of a top row's key: its value, text and dest
 
@@ -43,27 +171,27 @@ class Amounts:
     def __post_init__(self) -> None:
         for name in ("top", "per_decile", "random", "hard"):
             if getattr(self, name) < 0:
-                raise KeyholeError(f"{getattr(self, name)} examples ({name}) were asked for: give 0 or more.")
+                raise KeyholeError(f"{name} is {getattr(self, name)} examples: give 0 or more.")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts that are read together."""
+    """Chunks that are read together."""
 
     numbers: Int[np.ndarray, "batch"]  # in the corpus
     ids: tuple[Ids, ...]
     lengths: Int[Tensor, "batch"]
-    prefixes: UInt64[np.ndarray, "batch pos"]  # a number for each text up to each of its tokens
+    prefixes: UInt64[np.ndarray, "batch pos"]  # a hash of each text up to each of its tokens
 
     @property
     def tokens(self) -> int:
-        """In all texts."""
+        """The number of tokens in all chunks."""
         return sum(map(len, self.ids))
 
 
 @dataclass(eq=False)
 class State:
-    """All that a pass keeps."""
+    """What a pass over a corpus keeps."""
 
     amounts: Amounts
     seed: int
@@ -76,21 +204,21 @@ class State:
     pairs: Int[np.ndarray, "subjects"]  # that were visible
     chunks: int = 0
     tokens: int = 0
-    corpus: str = ""  # stands for everything that was read so far
+    corpus: str = ""  # a hash of everything that was read so far
     texts: dict[int, Ids] = field(default_factory=dict)
     pool: list[tuple[int, int]] = field(default_factory=list)  # (key, chunk), smallest first
     _room: int = _FEW_TEXTS
 
     @classmethod
     def empty(cls, subjects: Sequence[Subject], amounts: Amounts, seed: int) -> "State":
-        """Nothing read yet."""
+        """The state before anything is read."""
         n = len(subjects)
         beside = {"text": np.uint64, "others": (np.int16, OTHERS)}
         beside |= {"other_values": (np.float32, OTHERS), "other_attention": (np.float32, OTHERS)}
         return cls(
             amounts,
             seed,
-            np.array([salt(seed, one.id) for one in subjects], np.uint64),
+            np.array([salt(seed, subject.id) for subject in subjects], np.uint64),
             Kept.empty(n, amounts.top, ROW | beside),
             Kept.empty(n, _SPARE * 10 * amounts.per_decile, ROW),
             Kept.empty(n, amounts.random, ROW),
@@ -101,18 +229,18 @@ class State:
 
     @property
     def tables(self) -> dict[str, Kept]:
-        """By name."""
+        """The tables by name."""
         return {"top": self.top, "positive": self.positive, "random": self.random, "attended": self.attended}
 
     def start(self, ids: Sequence[Ids]) -> Batch:
-        """The next texts, numbered."""
+        """The next chunks as a batch, numbered in the corpus."""
         return batch_of(np.arange(self.chunks, self.chunks + len(ids)), ids)
 
     def finish(self, batch: Batch) -> None:
-        """Count what was read, and let go of texts that no table speaks of."""
+        """Count what was read, and drop texts that no table refers to."""
         self.chunks += len(batch.ids)
         self.tokens += batch.tokens
-        self.corpus = told(self.corpus, batch.ids)
+        self.corpus = digest_after(self.corpus, batch.ids)
         self.texts.update(zip(batch.numbers.tolist(), batch.ids, strict=True))
         if self.amounts.hard:
             keys = mixed(batch.numbers.astype(np.uint64)) ^ salt(self.seed, "pool")
@@ -123,7 +251,7 @@ class State:
             self._room = max(_FEW_TEXTS, 2 * len(self.texts))
 
     def let_go(self) -> None:
-        """Keep only texts that are in a table or in the pool."""
+        """Drop texts that are neither in a table nor in the pool."""
         used = {chunk for _, chunk in self.pool}
         for table in self.tables.values():
             table.settle()
@@ -132,30 +260,30 @@ class State:
 
 
 def batch_of(numbers: Int[np.ndarray, "batch"], ids: Sequence[Ids]) -> Batch:
-    """Texts with their numbers, made ready to be read together."""
+    """Chunks with their numbers in the corpus, as a batch."""
     if len(numbers) and numbers[-1] >= 1 << _CHUNK:
-        raise KeyholeError("a corpus is read up to two billion chunks: ask for fewer tokens.")
+        raise KeyholeError("a pass reads at most two billion chunks: give fewer tokens.")
     padded = np.zeros((len(ids), max(map(len, ids))), np.uint64)
-    for row, one in enumerate(ids):
-        padded[row, : len(one)] = np.array(one, np.uint64) + np.uint64(1)
+    for row, chunk in enumerate(ids):
+        padded[row, : len(chunk)] = np.array(chunk, np.uint64) + np.uint64(1)
     prefixes = np.zeros_like(padded)
     so_far = np.zeros(len(ids), np.uint64)
     for t in range(padded.shape[1]):
         prefixes[:, t] = so_far = mixed(so_far ^ padded[:, t])
-    return Batch(numbers, tuple(ids), torch.tensor([len(one) for one in ids]), prefixes)
+    return Batch(numbers, tuple(ids), torch.tensor([len(chunk) for chunk in ids]), prefixes)
 
 
-def told(before: str, ids: Sequence[Ids]) -> str:
-    """A number that stands for these texts after what was read before; the same however they are read together."""
-    for one in ids:
-        before = hashlib.sha256(f"{before}{one}".encode()).hexdigest()[:32]
+def digest_after(before: str, ids: Sequence[Ids]) -> str:
+    """A hash of these chunks after that of all before; it does not depend on batches."""
+    for chunk in ids:
+        before = hashlib.sha256(f"{before}{chunk}".encode()).hexdigest()[:32]
     return before
 
 
 def rounded(values: Float32[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-    """Values that are not negative as whole numbers in their order, to one part in 8192.
+    """Values from 0 on as integers in the same order, to one part in 8192.
 
-    Values that differ by less are equal: else rounding, which depends on what is read together, would order them.
+    Values that differ by less become equal. Otherwise rounding errors, which depend on the batch, would order them.
     """
     return (values.contiguous().view(torch.int32) + 512) >> 10
 
@@ -163,103 +291,6 @@ def rounded(values: Float32[Tensor, "*any"]) -> Int[Tensor, "*any"]:
 def top_keys(
     value: Int[np.ndarray, "*any"], chunk: Int[np.ndarray, "*#any"], dest: Int[np.ndarray, "*any"] | int
 ) -> UInt64[np.ndarray, "*any"]:
-    """Keys in the order of the largest rounded values, then of texts and dests."""
+    """Keys that sort by the largest rounded values, then by texts and dests."""
     last = np.asarray((1 << _BITS) - 1 - value, np.uint64) << np.uint64(_CHUNK + _DEST)
     return np.asarray(last | np.asarray(chunk, np.uint64) << np.uint64(_DEST) | np.asarray(dest, np.uint64))
-
-
-# How does a pass go on where it was stopped? Its state in one file, written now and then, and read strictly.
-
-NAME = "examples.npz"
-_SCHEMA = 1
-
-
-def about(model: Model, subjects: Sequence[Subject], amounts: Amounts, *, length: int, seed: int) -> dict[str, Any]:
-    """What a pass is of; two that differ in anything here have nothing to do with one another."""
-    directions = [(one.id, one.head, one.query.tolist(), one.key.tolist()) for one in subjects]
-    offsets = [(one.query_offset, one.key_offset) for one in subjects]
-    return {
-        "schema": _SCHEMA,
-        "model": f"{model.name} {model.fingerprint()[:16]}",
-        "subjects": f"{len(subjects)} ({int(salt(directions, offsets)):016x})",
-        **{name: getattr(amounts, name) for name in ("top", "per_decile", "random", "hard")},
-        "length": length,
-        "seed": seed,
-    }
-
-
-def save(state: State, what: dict[str, Any], folder: Path) -> None:
-    """Write everything, at once."""
-    state.let_go()
-    arrays = {"positives": state.positives, "pairs": state.pairs}
-    for name, table in state.tables.items():
-        arrays |= {f"{name}.key": table.key, **{f"{name}.{column}": x for column, x in table.columns.items()}}
-    chunks = sorted(state.texts)
-    arrays["texts"] = np.array([i for chunk in chunks for i in state.texts[chunk]], np.int64)
-    arrays["text_lengths"] = np.array([len(state.texts[chunk]) for chunk in chunks], np.int64)
-    arrays["text_numbers"] = np.array(chunks, np.int64)
-    arrays["pool"] = np.array(state.pool, np.int64).reshape(-1, 2)
-    far = {"chunks": state.chunks, "tokens": state.tokens, "corpus": state.corpus}
-    arrays["about"] = np.frombuffer(json.dumps({"what": what, "far": far}).encode(), np.uint8)
-    out = io.BytesIO()
-    np.savez(out, **arrays)  # type: ignore[arg-type]
-    write_at_once(folder / NAME, out.getvalue())
-
-
-def restore(state: State, what: dict[str, Any], folder: Path) -> bool:
-    """Fill an empty state from a folder, if there is one; that of something else is refused, each difference named."""
-    path = folder / NAME
-    if not path.exists():
-        return False
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        record = json.loads(arrays["about"].tobytes())
-        there, far = record["what"], record["far"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise KeyholeError(
-            f"{path} is damaged and cannot be gone on with ({error}): delete it, or give another folder."
-        ) from error
-    differ = [
-        f"{name} was {there.get(name)!r}, now {what.get(name)!r}" for name in what if there.get(name) != what[name]
-    ]
-    if differ:
-        raise KeyholeError(f"{folder} has examples of something else: {'; '.join(differ)}. Give another folder.")
-    _fill(state, arrays, path)
-    state.chunks, state.tokens, state.corpus = int(far["chunks"]), int(far["tokens"]), str(far["corpus"])
-    return True
-
-
-def _fill(state: State, arrays: dict[str, np.ndarray], path: Path) -> None:
-    empty = {"positives": state.positives, "pairs": state.pairs}
-    for name, table in state.tables.items():
-        empty |= {f"{name}.key": table.key, **{f"{name}.{column}": x for column, x in table.columns.items()}}
-    for name, x in empty.items():
-        if name not in arrays or arrays[name].shape != x.shape or arrays[name].dtype != x.dtype:
-            raise KeyholeError(
-                f"{path} is damaged: {name} is not as it was written. Delete it, or give another folder."
-            )
-        x[...] = arrays[name]
-    ends = np.cumsum(arrays["text_lengths"])
-    texts = np.split(arrays["texts"], ends[:-1]) if len(ends) else []
-    state.texts = {int(n): tuple(ids.tolist()) for n, ids in zip(arrays["text_numbers"], texts, strict=True)}
-    state.pool = [(int(key), int(chunk)) for key, chunk in arrays["pool"]]
-
-
-def skipped(chunks: Iterator[Ids], state: State, folder: Path) -> Iterator[Ids]:
-    """The chunks that were not read yet, once those that were turn out to be the same."""
-    so_far = ""
-    for number in range(state.chunks):
-        ids = next(chunks, None)
-        if ids is None:
-            raise KeyholeError(
-                f"{folder} has examples of another corpus: it had {state.chunks} chunks so far, this one has {number}. "
-                "Give another folder."
-            )
-        so_far = told(so_far, [ids])
-    if so_far != state.corpus:
-        raise KeyholeError(
-            f"{folder} has examples of another corpus: its first {state.chunks} chunks are not those of this one. Give "
-            "another folder."
-        )
-    return chunks

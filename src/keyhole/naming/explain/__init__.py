@@ -1,6 +1,6 @@
-"""What does a signal mean, in one sentence? Explainers see examples and background, and nothing of what tests them."""
+"""What does a signal mean, in one sentence? Explainers get examples and background, without the texts of the tests."""
 
-from keyhole.naming.explain.candidates import Lens, lens
 from keyhole.naming.explain.over_represented import statistics, tokens_alone
+from keyhole.naming.explain.sentences import Lens, lens
 
 __all__ = ["Lens", "lens", "statistics", "tokens_alone"]

@@ -1,6 +1,6 @@
-"""Which clauses may a name have, and what kinds of tokens can they speak of?
+"""Which clauses may a name have, and which kinds of tokens can they name?
 
-What kind of token is this? Told by its letters, its neighbours in the text, and a few short lists of words.
+The kind of a token follows from its letters, its neighbours in the text, and a few short lists of words.
 """
 
 import re
@@ -32,8 +32,8 @@ LISTS: dict[str, frozenset[str]] = {
         "place": PLACES,
         "object": OBJECTS + THINGS,
         "person": PEOPLE,
-        **{one: CATEGORIES[several] for one, several in (("animal", "animals"), ("fruit", "fruits"))},
-        **{one: CATEGORIES[several] for one, several in (("colour", "colors"), ("liquid", "liquids"))},
+        **{singular: CATEGORIES[plural] for singular, plural in (("animal", "animals"), ("fruit", "fruits"))},
+        **{singular: CATEGORIES[plural] for singular, plural in (("colour", "colors"), ("liquid", "liquids"))},
     }.items()
 }
 FUNCTION = ("article", "determiner", "pronoun", "preposition", "conjunction", "auxiliary verb")
@@ -53,7 +53,7 @@ _SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 
 @lru_cache(maxsize=100_000)
 def normal(token: str) -> str:
-    r"""A token without its spaces and capitals: what "a form of" it means. Of spaces alone, they are the token.
+    r"""A token without spaces and capitals, as words are compared; a token of spaces alone stays as it is.
 
     >>> normal(" To"), normal("\n")
     ('to', '\n')
@@ -74,7 +74,7 @@ def kinds(tokens: tuple[str, ...]) -> tuple[frozenset[str], ...]:
 
 
 def _goes_on(tokens: tuple[str, ...], i: int) -> bool:
-    """Does a token go on with the word of the token before? Only where tokens carry their spaces can that be seen."""
+    """Does a token continue the word of the token before? This shows only where tokens include their spaces."""
     return i > 0 and tokens[i][:1].isalpha() and tokens[i - 1][-1:].isalpha()
 
 
@@ -84,27 +84,27 @@ def _kinds(token: str, piece: bool) -> set[str]:
         return {"special token"}
     if not bare:
         return {"line break"} if "\n" in token else set()
-    found = {"line break"} if "\n" in token else set()
+    of_token = {"line break"} if "\n" in token else set()
     if not any(letter.isalnum() for letter in bare):
-        return found | {"punctuation mark"} | {kind for kind, marks in _MARKS.items() if bare[0] in marks}
+        return of_token | {"punctuation mark"} | {kind for kind, marks in _MARKS.items() if bare[0] in marks}
     if bare.isdigit():
-        return found | {"number"}
+        return of_token | {"number"}
     if piece:
-        return found | {"word piece"}
-    found |= {kind for kind, words in LISTS.items() if word in words}
-    found |= {"capitalised word"} if bare[0].isupper() else set()
-    if not found.isdisjoint(FUNCTION):
-        return found | {"function word"}
-    found.add("content word")
-    found |= {f"word in -{ending}" for ending in _ENDINGS if word.endswith(ending) and len(word) > len(ending) + 2}
-    return found | ({"name"} if _is_name(bare, word) else set())
+        return of_token | {"word piece"}
+    of_token |= {kind for kind, words in LISTS.items() if word in words}
+    of_token |= {"capitalised word"} if bare[0].isupper() else set()
+    if not of_token.isdisjoint(FUNCTION):
+        return of_token | {"function word"}
+    of_token.add("content word")
+    of_token |= {f"word in -{ending}" for ending in _ENDINGS if word.endswith(ending) and len(word) > len(ending) + 2}
+    return of_token | ({"name"} if _is_name(bare, word) else set())
 
 
 def _is_name(bare: str, word: str) -> bool:
     return len(bare) > 1 and bare.isalpha() and bare.istitle() and word not in _NEVER_NAMES and word not in _STARTERS
 
 
-# What can be said of a pair of tokens? One thing about dest, src or a neighbour of theirs, true or not.
+# What can a clause say about a pair of tokens? One fact about dest, src or one of their neighbours.
 
 Spot = Literal["dest", "the token before dest", "src", "the token before src", "the token after src"]
 SPOTS: tuple[Spot, ...] = ("dest", "the token before dest", "src", "the token before src", "the token after src")
@@ -118,7 +118,7 @@ AFTER = "the token after an earlier occurrence of dest"
 AGAIN, ONCE = "a token that occurs more than once so far", "a token that occurs only once so far"
 BEFORE, NEW = "a token that has occurred before", "a token that is new to the text"
 FIRST, LAST = "the first token of the text", "the last token of the text"
-RELATIONS: dict[str, tuple[Spot, ...]] = {  # and of which tokens each can be said
+RELATIONS: dict[str, tuple[Spot, ...]] = {  # with the tokens that each can be about
     **dict.fromkeys((SAME, AFTER, AGAIN, ONCE), ("src",)),
     **dict.fromkeys((BEFORE, NEW, LAST), ("dest",)),
     FIRST: ("dest", "src"),
@@ -127,28 +127,28 @@ RELATIONS: dict[str, tuple[Spot, ...]] = {  # and of which tokens each can be sa
 
 @dataclass(frozen=True)
 class Word:
-    """It is one of these, whatever its capitals and spaces."""
+    """The token is one of these words, whatever its capitals and spaces."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """It is of this kind."""
+    """The token is of this kind."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Relation:
-    """It stands so in the text, or to dest."""
+    """The token has this relation to the text, or to dest."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Order:
-    """Src is this one among those of a kind, up to dest."""
+    """Src is the first, second or latest token of a kind before dest."""
 
     which: Which
     kind: str
@@ -156,7 +156,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Distance:
-    """Src stands so many tokens before dest; `high` None: at least so many."""
+    """Src is `low` to `high` tokens before dest; `high` None: at least `low`."""
 
     low: int
     high: int | None
@@ -167,21 +167,21 @@ Predicate = Word | Kind | Relation | Order | Distance
 
 @dataclass(frozen=True)
 class Clause:
-    """Something that is said of one token."""
+    """One fact about one token."""
 
     spot: Spot
     says: Predicate
 
 
 def place(pair: Marked, spot: Spot) -> int | None:
-    """Where this token stands; None: there is none, or dest cannot see it."""
+    """The position of this token; None: the text has none, or dest cannot see it."""
     at = pair.dest if "dest" in spot else pair.src
     at += -1 if "before" in spot else 1 if "after" in spot else 0
     return at if 0 <= at <= pair.dest else None
 
 
 def holds(clause: Clause, pair: Marked) -> bool:
-    """Is it true of this pair?"""
+    """Is the clause true of this pair?"""
     at = place(pair, clause.spot)
     if at is None:
         return False
@@ -199,7 +199,7 @@ def holds(clause: Clause, pair: Marked) -> bool:
 
 
 def true_of(pair: Marked) -> Iterator[Clause]:
-    """Everything that is true of a pair, but for its distance, of which there are too many ways to tell."""
+    """All clauses that are true of a pair, except distances, which have too many spans."""
     tokens = _tokens(pair.tokens)
     for spot in SPOTS:
         at = place(pair, spot)
@@ -209,14 +209,14 @@ def true_of(pair: Marked) -> Iterator[Clause]:
     yield from (Clause("src", order) for order in _orders(pair))
 
 
-@lru_cache(maxsize=2000)  # many pairs are of one text
+@lru_cache(maxsize=2000)  # many pairs share a text
 def _tokens(tokens: tuple[str, ...]) -> dict[Spot, list[tuple[Clause, ...]]]:
-    """What every token is, by the spot at which it may stand."""
+    """The clauses that are true of every token, by the spot that it may have."""
     says: list[tuple[Predicate, ...]] = [
-        (Word((normal(token),)), *(Kind(kind) for kind in KINDS if kind in own))
-        for token, own in zip(tokens, kinds(tokens), strict=True)
+        (Word((normal(token),)), *(Kind(kind) for kind in KINDS if kind in token_kinds))
+        for token, token_kinds in zip(tokens, kinds(tokens), strict=True)
     ]
-    return {spot: [tuple(Clause(spot, one) for one in some) for some in says] for spot in SPOTS}
+    return {spot: [tuple(Clause(spot, predicate) for predicate in predicates) for predicates in says] for spot in SPOTS}
 
 
 def _relations(pair: Marked, spot: Spot) -> list[str]:
@@ -224,20 +224,20 @@ def _relations(pair: Marked, spot: Spot) -> list[str]:
     if at is None or spot not in ("dest", "src"):
         return []
     words = [normal(token) for token in pair.tokens[: pair.dest + 1]]
-    found = [FIRST] if at == 0 else []
+    relations = [FIRST] if at == 0 else []
     if spot == "dest":
-        found += [LAST] if at == len(pair.tokens) - 1 else []
-        return [*found, BEFORE if words[at] in words[:at] else NEW]
-    found += [SAME] if at < pair.dest and words[at] == words[pair.dest] else []
-    found += [AFTER] if 0 < at < pair.dest and words[at - 1] == words[pair.dest] else []
-    return [*found, ONCE if words.count(words[at]) == 1 else AGAIN]
+        relations += [LAST] if at == len(pair.tokens) - 1 else []
+        return [*relations, BEFORE if words[at] in words[:at] else NEW]
+    relations += [SAME] if at < pair.dest and words[at] == words[pair.dest] else []
+    relations += [AFTER] if 0 < at < pair.dest and words[at - 1] == words[pair.dest] else []
+    return [*relations, ONCE if words.count(words[at]) == 1 else AGAIN]
 
 
 def _orders(pair: Marked) -> list[Order]:
-    """Places among those of a kind before dest, which is not counted itself."""
-    every, found = kinds(pair.tokens), []
+    """The rank of src among the tokens of its kinds before dest."""
+    every, orders = kinds(pair.tokens), []
     for kind in ORDERED if pair.src < pair.dest else ():
         if kind in every[pair.src]:
             alike = [i for i in range(pair.dest) if kind in every[i]]
-            found += [Order(which, kind) for which, at in _RANKS.items() if pair.src in alike[at]]
-    return found
+            orders += [Order(which, kind) for which, at in _RANKS.items() if pair.src in alike[at]]
+    return orders

@@ -1,168 +1,105 @@
-"""Which tokens are over-represented where a signal fires? Statistics, as a sentence that a rule reads back.
+"""Which tokens are over-represented where a signal fires? The answer is a sentence that a rule can parse."""
 
-How is a rule told in words, and how is it read back? One plain sentence, which is all that the judge receives.
-
-    dest is "to" or "for", and src is a name, the first name so far, 5 to 12 tokens before dest
-
-Tokens are quoted as in JSON, so nothing in them can be mistaken for the sentence around them.
-"""
-
-import json
-import re
+import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
-from typing import cast
+from itertools import chain
+from math import isqrt, log
 
 import numpy as np
 from jaxtyping import Bool
 
-from keyhole.errors import KeyholeError
-from keyhole.naming.explain.candidates import Claim, Name, Pairs, candidates, pairs_of
-from keyhole.naming.explain.language import (
-    KINDS,
-    ORDERED,
-    RELATIONS,
-    SPOTS,
-    WHICH,
-    Clause,
-    Distance,
-    Kind,
-    Order,
-    Predicate,
-    Relation,
-    Spot,
-    Which,
-    Word,
-    normal,
-)
+from keyhole.naming.explain.language import SPOTS, Clause, Distance, Spot, Word, normal, true_of
+from keyhole.naming.explain.sentences import Claim, Name, render
+from keyhole.naming.judge.questions import Marked, marked
 from keyhole.naming.subjects.subject import Shown
 from keyhole.stats import benjamini_hochberg, fisher
 
-Rule = tuple[Clause, ...]
-_ITSELF, _PREVIOUS = "dest itself", "the token just before dest"
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-_WORDS = re.compile(f"{_QUOTED}(?: or {_QUOTED})*")
-_ORDER = re.compile(f"the ({'|'.join(WHICH)}) ({'|'.join(ORDERED)}) so far")
-_DISTANCE = re.compile(r"(?:(\d+) to (\d+)|(\d+)|at least (\d+)) tokens before dest")
-_SPLIT = re.compile(rf"((?:[^\",]|,(?! )|{_QUOTED})+)(?:, |$)")
+# Which clauses can a name have? A table says which clause is true of which pair.
+
+_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # where distances may begin; they end before the next ones
+_RARE = 3  # a clause that is true of fewer examples cannot be significant
+_OFTEN = 24  # pairs that are drawn from each text of the background
 
 
-def rule(clauses: Iterable[Clause]) -> Rule:
-    """Clauses in the order of telling: dest and its neighbour, then src and its own."""
-    return tuple(sorted(clauses, key=lambda clause: SPOTS.index(clause.spot)))
+@dataclass(frozen=True)
+class Pairs:
+    """Where the signal fires, and where it does not: pairs at random, and hard negatives."""
+
+    fires: tuple[Marked, ...]
+    drawn: tuple[Marked, ...]
+    hard: tuple[Marked, ...]
+
+    @property
+    def every(self) -> tuple[Marked, ...]:
+        """The pairs that fire, then those at random, then the hard negatives."""
+        return (*self.fires, *self.drawn, *self.hard)
 
 
-def render(clauses: Iterable[Clause]) -> str:
-    """A rule as one sentence.
+def pairs_of(examples: Sequence[Shown], background: Sequence[Shown], seed: int) -> Pairs:
+    """One example of each text, since several examples of a text are not independent; and pairs of the background.
 
-    >>> render([Clause("src", Kind("name")), Clause("dest", Word(("to",))), Clause("src", Distance(1, 1))])
-    'dest is "to", and src is a name, the token just before dest'
+    Any pair of a background text is a pair at random, so more are drawn than were kept: rare words need many.
     """
-    told = rule(clauses)
-    if not told:
-        raise KeyholeError("a sentence says at least one thing.")
-    spots = dict.fromkeys(clause.spot for clause in told)
-    return ", and ".join(
-        f"{spot} is {', '.join(_said(one.says) for one in told if one.spot == spot)}" for spot in spots
-    )
+    fires = {example.tokens: marked(example) for example in reversed(examples)}  # the first of each text stays
+    kept = [example for example in background if example.pick == "random"]
+    rng = random.Random(seed)
+    texts = dict.fromkeys(example.tokens for example in kept)
+    more = [_draw(tokens, rng) for tokens in texts for _ in range(_OFTEN)]
+    hard = tuple(dict.fromkeys(marked(example) for example in background if example.pick != "random"))
+    return Pairs(tuple(reversed(fires.values())), (*(marked(example) for example in kept), *more), hard)
 
 
-def parse(text: str) -> Rule:
-    """The rule that a sentence tells; anything else is refused.
-
-    >>> parse('dest is "to"')
-    (Clause(spot='dest', says=Word(words=('to',))),)
-    """
-    found, spot, at = [], None, 0
-    while at < len(text):
-        part = _SPLIT.match(text, at)
-        if part is None:
-            raise KeyholeError(f"{text!r} is no sentence of a rule: it cannot be read from {text[at:]!r} on.")
-        said, at = part[1], part.end()
-        for one in SPOTS:
-            start = f"{one} is " if spot is None else f"and {one} is "
-            if said.startswith(start):
-                spot, said = one, said.removeprefix(start)
-                break
-        found.append(_clause(text, spot, said))
-    if not found or rule(found) != tuple(found) or text.endswith(", "):
-        raise KeyholeError(f"{text!r} is no sentence of a rule.")
-    return tuple(found)
+def _draw(tokens: tuple[str, ...], rng: random.Random) -> Marked:
+    """A visible pair, drawn uniformly."""
+    number = rng.randrange(len(tokens) * (len(tokens) + 1) // 2)
+    dest = (isqrt(8 * number + 1) - 1) // 2
+    return Marked(tokens, dest, number - dest * (dest + 1) // 2)
 
 
-def _said(says: Predicate) -> str:
-    match says:
-        case Word(words):
-            return " or ".join(json.dumps(word, ensure_ascii=False) for word in words)
-        case Kind(kind):
-            return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-        case Relation(text):
-            return text
-        case Order(which, kind):
-            return f"the {which} {kind} so far"
-        case Distance(low, high):
-            return _distance(low, high)
+def candidates(pairs: Pairs) -> tuple[list[Clause], Bool[np.ndarray, "clauses pairs"]]:
+    """Clauses that are true of at least three examples, and a table of the pairs of which each is true."""
+    often = Counter(chain.from_iterable(map(true_of, pairs.fires)))  # a pair has no clause twice
+    clauses = [clause for clause, times in often.items() if times >= _RARE]
+    rows = {clause: i for i, clause in enumerate(clauses)}
+    table = np.zeros((len(clauses), len(pairs.every)), dtype=bool)
+    for column, pair in enumerate(pairs.every):
+        table[[rows[clause] for clause in true_of(pair) if clause in rows], column] = True
+    spans = _distances(max((len(pair.tokens) for pair in pairs.fires), default=0))
+    far = np.array([pair.dest - pair.src for pair in pairs.every])
+    spread = [(span.low <= far) & (far <= (np.inf if span.high is None else span.high)) for span in spans]
+    return [*clauses, *(Clause("src", span) for span in spans)], np.concatenate([table, np.array(spread)])
 
 
-def _distance(low: int, high: int | None) -> str:
-    if low == high and low < 2:
-        return _PREVIOUS if low else _ITSELF
-    count = f"at least {low}" if high is None else f"{low}" if low == high else f"{low} to {high}"
-    return f"{count} tokens before dest"
+def _distances(length: int) -> list[Distance]:
+    """Spans of distances between any two steps; the last step has no end."""
+    starts = [step for step in _STEPS if step < length]
+    ends = [*(step - 1 for step in starts[1:]), None]
+    spans = [Distance(low, high) for i, low in enumerate(starts) for high in ends[i:]]
+    return [span for span in spans if span != Distance(0, None)]
 
 
-_KINDS = {_said(Kind(kind)): kind for kind in KINDS}
-
-
-def _clause(text: str, spot: Spot | None, said: str) -> Clause:
-    says = _predicate(said) if spot is not None else None
-    for_src = isinstance(says, Order | Distance) and spot != "src"
-    astray = isinstance(says, Relation) and spot not in RELATIONS[says.text]
-    if spot is None or says is None or for_src or astray or _said(says) != said:
-        raise KeyholeError(f"{text!r} is no sentence of a rule: {said!r} says nothing that can be looked up.")
-    return Clause(spot, says)
-
-
-def _predicate(said: str) -> Predicate | None:
-    if _WORDS.fullmatch(said):
-        return Word(tuple(json.loads(word) for word in re.findall(_QUOTED, said)))
-    if said in _KINDS:
-        return Kind(_KINDS[said])
-    if said in RELATIONS:
-        return Relation(said)
-    if said in (_ITSELF, _PREVIOUS):
-        return Distance(int(said == _PREVIOUS), int(said == _PREVIOUS))
-    if found := _ORDER.fullmatch(said):
-        return Order(cast(Which, found[1]), found[2])
-    if found := _DISTANCE.fullmatch(said):
-        low, high, exact, least = found.groups()
-        return Distance(int(low or exact or least), None if least else int(high or exact))
-    return None
-
-
-# What do the examples have in common that other pairs have not? Counted and tested, told as one sentence.
+# What do the examples have in common that other pairs do not have? One sentence, from counts and tests.
 #
-# Candidates are words and kinds of dest, src and their neighbours, repetitions, places and distances. The first
-# clause is the one that best tells examples from background,
+# Candidates are words and kinds of dest, src and their neighbours, repetitions, places and distances. Those that
+# Fisher's exact test, corrected for all candidates, finds over-represented are compared by their gain:
 #
 #     gain = share of examples - (share of pairs at random + share of hard negatives) / 2
 #
-# of those that Fisher's exact test, corrected for all candidates, finds over-represented. Each further one is chosen
-# in the same way among the pairs of which all clauses so far are true, until none adds enough: so a clause that pairs
-# at random rarely meet is told, too, as long as the whole loses little by it. If nothing passes, there is no valid
-# interpretation.
+# The first clause has the largest gain. Each further one is chosen in the same way among the pairs of which all clauses
+# so far are true, until none adds enough. So the sentence may have a clause that is rarely true of random pairs, as
+# long as it costs the whole sentence little. If no candidate is significant, there is no valid interpretation.
 
-_ADDS = 0.2  # of gain, by each clause, among the pairs that those before leave
-_NEARLY = 0.05  # of gain: as good
-_MOST_WORDS = 6  # that one clause may list
-_PER_WORD = 0.02  # of gain, by each further word of a list
+_ADDS = 0.2  # least gain of each clause, among the pairs that the clauses before leave
+_NEARLY = 0.05  # gains that differ by less count as equal
+_MOST_WORDS = 6  # of one list
+_PER_WORD = 0.02  # least gain of each further word of a list
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A clause that might be next: of which pairs it is true, what it brings, and how likely that is by chance."""
+    """A clause that may be next: the pairs of which it is true, its gain, and its p-values."""
 
     clause: Clause
     true: Bool[np.ndarray, "pairs"]
@@ -179,10 +116,18 @@ def statistics(
     clauses: int = 4,
     seed: int = 0,
 ) -> Name:
-    """The sentence that best tells examples from background, of at most so many clauses.
+    """The sentence that best separates examples from background.
 
-    What is in the background and not picked at random counts as hard: examples of another signal, too, which tells what
-    separates the two.
+    - `background`: places where the signal does not fire; all that were not picked at random count as hard negatives,
+      so that examples of another signal show what separates the two
+    - `level`: of significance, corrected for all candidates
+    - `clauses`: at most so many
+
+    >>> from keyhole.naming.subjects.subject import Shown
+    >>> fires = [Shown(i, (f"a{i}", "Mary", "to"), 2, 1, 1.0, 1.0, "top") for i in range(9)]
+    >>> rest = [Shown(i, (f"a{i}", "Mary", "to"), 1, 0, 0.0, 0.0, "wrong src") for i in range(9)]
+    >>> statistics(fires, rest).text
+    'dest is "to"'
     """
     pairs = pairs_of(examples, background, seed)
     if not pairs.fires or not (pairs.drawn or pairs.hard):
@@ -198,13 +143,13 @@ def statistics(
     kept = _needed(chosen, pairs)
     if not kept:
         return Name(None, "statistics")
-    return Name(render(one.clause for one in kept), "statistics", tuple(_claim(one, pairs) for one in kept))
+    return Name(render(choice.clause for choice in kept), "statistics", tuple(_claim(choice, pairs) for choice in kept))
 
 
 def _gain(true: Bool[np.ndarray, "pairs"], left: Bool[np.ndarray, "pairs"], pairs: Pairs) -> float:
-    """By how much this is truer of the examples than of the others, hard ones and those at random alike.
+    """The share of examples of which a clause is true, less that of the others, among the pairs that are left.
 
-    Of those that are left; where no other is left, nothing can be gained.
+    Hard negatives and pairs at random count equally. Where none of them is left, the gain is 0.
     """
     fires, *others = _shares(true, left, pairs)
     known = [share for share in others if share is not None]
@@ -214,7 +159,7 @@ def _gain(true: Bool[np.ndarray, "pairs"], left: Bool[np.ndarray, "pairs"], pair
 def _shares(
     true: Bool[np.ndarray, "pairs"], left: Bool[np.ndarray, "pairs"], pairs: Pairs
 ) -> tuple[float | None, float | None, float | None]:
-    """Of examples, pairs at random and hard negatives; None: there are none."""
+    """The shares of examples, pairs at random and hard negatives; None: there are none."""
     n, m = len(pairs.fires), len(pairs.fires) + len(pairs.drawn)
     parts = [true[part][left[part]] for part in (slice(n), slice(n, m), slice(m, None))]
     fires, drawn, hard = (float(part.mean()) if len(part) else None for part in parts)
@@ -229,9 +174,9 @@ def _best(
     *,
     level: float,
 ) -> _Choice | None:
-    """The clause, or list of words, that gains most of those that pass; of nearly equal ones the rarest elsewhere.
+    """The significant clause, or list of words, with the largest gain; of nearly equal ones the rarest elsewhere.
 
-    So "dest is a name" rather than "dest is a capitalised word", where only chance can tell which gains more.
+    So the sentence says "dest is a name" rather than "a capitalised word" where their gains differ by chance alone.
     """
     n, among = len(pairs.fires), table & left
     of, of_others = int(left[:n].sum()), int(left[n:].sum())
@@ -243,72 +188,72 @@ def _best(
         for i in range(len(names))
         if corrected[i] <= level
     ]
-    lists = [made for spot in SPOTS if (made := _listed(passing, spot, left, pairs)) is not None]
+    lists = [words for spot in SPOTS if (words := _listed(passing, spot, left, pairs)) is not None]
     every, so_far = np.ones_like(left), _gain(left, np.ones_like(left), pairs)
     good = [
-        one
-        for one in (*passing, *lists)
-        if one.gain >= _ADDS and _gain(one.true & left, every, pairs) >= so_far - _NEARLY  # the whole keeps its own
+        choice
+        for choice in (*passing, *lists)
+        if choice.gain >= _ADDS
+        and _gain(choice.true & left, every, pairs) >= so_far - _NEARLY  # the whole keeps its gain
     ]
-    most = max((one.gain for one in good), default=0.0)
-    narrow = [one for one in good if one.gain >= most - _NEARLY]
-    return min(narrow, key=lambda one: (_shares(one.true, every, pairs)[1] or 0.0, -one.gain), default=None)
+    most = max((choice.gain for choice in good), default=0.0)
+    narrow = [choice for choice in good if choice.gain >= most - _NEARLY]
+    return min(narrow, key=lambda choice: (_shares(choice.true, every, pairs)[1] or 0.0, -choice.gain), default=None)
 
 
 def _listed(passing: list[_Choice], spot: Spot, left: Bool[np.ndarray, "pairs"], pairs: Pairs) -> _Choice | None:
-    """Words that pass on their own, as one list; as unlikely as the likeliest of them."""
-    words = [one for one in passing if one.clause.spot == spot and isinstance(one.clause.says, Word)]
-    made: _Choice | None = None
-    for one in sorted(words, key=lambda one: -one.gain):
-        if made is None:
-            made = one
+    """The words that are significant alone, as one list; its p-value is the largest of theirs."""
+    words = [choice for choice in passing if choice.clause.spot == spot and isinstance(choice.clause.says, Word)]
+    listed: _Choice | None = None
+    for choice in sorted(words, key=lambda choice: -choice.gain):
+        if listed is None:
+            listed = choice
             continue
-        assert isinstance(made.clause.says, Word) and isinstance(one.clause.says, Word)
-        true = made.true | one.true
+        assert isinstance(listed.clause.says, Word) and isinstance(choice.clause.says, Word)
+        true = listed.true | choice.true
         gain = _gain(true, left, pairs)
-        if len(made.clause.says.words) < _MOST_WORDS and gain - made.gain >= _PER_WORD:
-            both = Clause(spot, Word(made.clause.says.words + one.clause.says.words))
-            made = _Choice(both, true, gain, max(made.p, one.p), max(made.corrected, one.corrected))
-    return made
+        if len(listed.clause.says.words) < _MOST_WORDS and gain - listed.gain >= _PER_WORD:
+            both = Clause(spot, Word(listed.clause.says.words + choice.clause.says.words))
+            listed = _Choice(both, true, gain, max(listed.p, choice.p), max(listed.corrected, choice.corrected))
+    return listed
 
 
 def _needed(chosen: list[_Choice], pairs: Pairs) -> list[_Choice]:
-    """Without those that later ones have made idle: a name is a capitalised word anyway."""
+    """The choices without those that later ones imply: a name is always a capitalised word."""
     kept = list(chosen)
-    for one in chosen:
-        rest = [other for other in kept if other is not one]
-        if rest and _gain(one.true, _all(rest), pairs) < _ADDS / 2:
+    for choice in chosen:
+        rest = [other for other in kept if other is not choice]
+        if rest and _gain(choice.true, _all(rest), pairs) < _ADDS / 2:
             kept = rest
     return kept
 
 
 def _all(choices: list[_Choice]) -> Bool[np.ndarray, "pairs"]:
-    return np.asarray(np.logical_and.reduce([one.true for one in choices]))
+    return np.asarray(np.logical_and.reduce([choice.true for choice in choices]))
 
 
-def _claim(one: _Choice, pairs: Pairs) -> Claim:
+def _claim(choice: _Choice, pairs: Pairs) -> Claim:
     n = len(pairs.fires)
-    yes, no = int(one.true[:n].sum()) + 0.5, int((~one.true[:n]).sum()) + 0.5
-    others, not_others = int(one.true[n:].sum()) + 0.5, int((~one.true[n:]).sum()) + 0.5
+    yes, no = int(choice.true[:n].sum()) + 0.5, int((~choice.true[:n]).sum()) + 0.5
+    others, not_others = int(choice.true[n:].sum()) + 0.5, int((~choice.true[n:]).sum()) + 0.5
     odds = log(yes * not_others / (no * others))
-    fires, drawn, hard = _shares(one.true, np.ones_like(one.true), pairs)
-    return Claim(render([one.clause]), fires or 0.0, drawn, hard, odds, one.p, one.corrected)
+    fires, drawn, hard = _shares(choice.true, np.ones_like(choice.true), pairs)
+    return Claim(render([choice.clause]), fires or 0.0, drawn, hard, odds, choice.p, choice.corrected)
 
 
-# Would the commonest tokens of the examples do as a name? A control: nothing is compared, nothing is tested.
+# Would the commonest tokens of the examples serve as a name? A control, without comparison and test.
 
 
 def tokens_alone(examples: Sequence[Shown], background: Sequence[Shown] = (), *, words: int = 3) -> Name:
-    """The commonest tokens at dest and at src, as a sentence; the background is not looked at.
+    """The commonest tokens at dest and at src, as a sentence; the background is ignored.
 
-    >>> one = Shown(0, ("a", " to", " b"), 1, 0, 1.0, 1.0, "top")
-    >>> tokens_alone([one]).text
+    >>> tokens_alone([Shown(0, ("a", " to", " b"), 1, 0, 1.0, 1.0, "top")]).text
     'dest is "to", and src is "a"'
     """
     if not examples:
         return Name(None, "tokens alone")
-    dest = _commonest([one.tokens[one.dest] for one in examples], words)
-    src = _commonest([one.tokens[one.src] for one in examples], words)
+    dest = _commonest([example.tokens[example.dest] for example in examples], words)
+    src = _commonest([example.tokens[example.src] for example in examples], words)
     return Name(render([Clause("dest", Word(dest)), Clause("src", Word(src))]), "tokens alone")
 
 

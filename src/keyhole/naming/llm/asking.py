@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.explain.candidates import NONE, Explainer, Name
+from keyhole.naming.explain.sentences import NONE, Explainer, Name
 from keyhole.naming.judge.judge import Answer, Judge
 from keyhole.naming.judge.questions import Marked, Question, QuestionKind, marked
 from keyhole.naming.llm.endpoint import Reply, Request, chance

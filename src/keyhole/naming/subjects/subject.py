@@ -1,19 +1,17 @@
-"""What can be named? A direction of queries and its keys; an example of where it fires; which are the same.
-
-What can be named? Anything that a head compares: a direction of its queries with a direction of its keys.
+"""What can be named? Anything that a head compares: a direction of its queries with a direction of its keys.
 
 At (dest, src) it is worth the product of two values, read from the rotated query and key as the scores use them:
 
     ask_d = query . q_d + offset        offer_s = key . k_s + offset        value_ds = ask_d offer_s
 
-Both values carry a sign: two negative ones are no match, unless that is asked for. Signals of circuits, channels of a
-head, features of contrasts and discovered ones all come to this.
+Both values carry a sign. Two negative values are no match; the subject that matches there is the `opposite`. Signals
+of circuits, channels of a head, features of contrasts and discovered features are all such pairs of directions.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 from jaxtyping import Float
@@ -33,20 +31,40 @@ if TYPE_CHECKING:
 SubjectKind = Literal["signal", "channel", "contrast", "discovered", "random"]
 
 
+class About(TypedDict, total=False):
+    """Where a subject comes from. Keys that do not apply to its kind are left out."""
+
+    side: SideName  # which side of the head a signal or channel is read on
+    channels: tuple[int, ...]  # in increasing order
+    coordinates: tuple[float, ...]  # the direction within these channels, of unit length
+    basis: Basis  # in which channels are numbered; left out: linear
+    writer: str  # of a signal
+    into: str  # the head with its two tokens
+    edge: int  # index in the circuit
+    prompts: int  # of a store that have this signal
+    also: tuple[str, ...]  # ids of the subjects with the same direction
+    sign: str  # "both positive" or "both negative"
+    contrast: str  # the feature's name
+    dimension: int  # of that feature
+    feature: int  # index of a discovered feature
+    share: float  # of the held-out gap between attended and rest, by a discovered feature
+    like: str  # the subject that a random direction stands beside
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Something of one head that may have a name."""
+    """A pair of directions in one head that may have a name."""
 
     __repr__ = brief
 
-    id: str  # unique among those named together, and the same in every run: "9.6 dest 3 <- 7.9"
+    id: str  # unique in one naming, and the same in every run: "9.6 dest 3 <- 7.9"
     kind: SubjectKind
     head: Head
     query: Float[Tensor, "d_head"] = field(repr=False)
     key: Float[Tensor, "d_head"] = field(repr=False)
     query_offset: float = 0.0
     key_offset: float = 0.0
-    about: Mapping[str, str] = field(default_factory=dict)  # where it is from, in words: side, channels, writer
+    about: About = field(default_factory=lambda: About())
 
 
 # Which direction of keys belongs to one of queries? The one that Omega makes of it, both of unit length.
@@ -59,10 +77,8 @@ class Subject:
 #
 # Then query = G_d w and key = G_s^T w' in head space: (x_d . s_u)(x_s . s_v) is read from the rotated q and k.
 #
-# In the homogeneous basis s_u and s_v have one more coordinate, which reads the constant 1. It is dropped: what it
-# adds to the two values is taken off again, by their offsets.
-
-_TURNED = str.maketrans("+-", "-+")
+# In the homogeneous basis s_u and s_v have one more coordinate, which reads the constant 1. It is dropped: the offsets
+# subtract what it adds to the two values.
 
 
 def require_head(model: "Model", head: Head) -> None:
@@ -81,25 +97,25 @@ def paired(
     basis: Basis = "linear",
 ) -> tuple[Float[Tensor, "d_head"], Float[Tensor, "d_head"], float, float]:
     """(query, key, their offsets) in head space of a signal with these coordinates in these channels, a_k or b_k."""
-    om, ks = omega(model, head[0], basis), list(channels)
+    om, indices = omega(model, head[0], basis), list(channels)
     rank = int(om.rank[head[1]])
-    if not ks or max(ks) >= rank or min(ks) < 0:
-        raise KeyholeError(f"head {head_name(head)} has channels 0 to {rank - 1}, and not {ks}.")
-    sigma, c = om.sigma[head[1], ks].double(), coordinates.double()
-    c = c.to(sigma.device)
-    if not float(c.norm()) > 0:
-        raise KeyholeError(f"a signal into head {head_name(head)} is zero in channels {ks}: it has no direction.")
-    asked = c / sigma if side == "dest" else c * sigma  # of s_u in u_k
-    G_d, G_s = om.G_d[head[1]][:, ks].double(), om.G_s[head[1]][ks].double()
-    query, key = G_d @ (asked / asked.norm() / sigma), (c / c.norm()) @ G_s
+    if not indices or max(indices) >= rank or min(indices) < 0:
+        raise KeyholeError(f"head {head_name(head)} has channels 0 to {rank - 1}, and not {indices}.")
+    sigma, values = om.sigma[head[1], indices].double(), coordinates.double()
+    values = values.to(sigma.device)
+    if not float(values.norm()) > 0:
+        raise KeyholeError(f"a signal into head {head_name(head)} is zero in channels {indices}: it has no direction.")
+    query_coordinates = values / sigma if side == "dest" else values * sigma  # of s_u in u_k
+    G_d, G_s = om.G_d[head[1]][:, indices].double(), om.G_s[head[1]][indices].double()
+    query, key = G_d @ (query_coordinates / query_coordinates.norm() / sigma), (values / values.norm()) @ G_s
     constant = (0.0, 0.0) if basis == "linear" else _constants(model, head, query, key)
     return query.to(om.sigma.dtype), key.to(om.sigma.dtype), -constant[0], -constant[1]
 
 
 def _constants(model: "Model", head: Head, query: Tensor, key: Tensor) -> tuple[float, float]:
-    """What a head's own biases add to the values of both directions.
+    """What a head's biases add to the values of both directions.
 
-    RoPE turns the biases with the position, so that there is no constant: values keep them, as in the linear basis.
+    RoPE rotates the biases with the position, so that there is no constant: values keep them, as in the linear basis.
     """
     if rotates(model, head[0]):
         return 0.0, 0.0
@@ -108,27 +124,46 @@ def _constants(model: "Model", head: Head, query: Tensor, key: Tensor) -> tuple[
 
 
 def rotates(model: "Model", layer: int) -> bool:
-    """Does RoPE turn the queries of this layer? Two tokens tell."""
-    turned: dict[int, bool] = {}
+    """Does RoPE rotate the queries of this layer? A run of two tokens shows it."""
+    rotating: dict[int, bool] = {}
 
     def see(number: int, layer_seen: Seen) -> None:
-        turned[number] = layer_seen.rotary is not None
+        rotating[number] = layer_seen.rotary is not None
 
     def look() -> bool:
         visit(model, [Encoded((0, 0), (), False)], see)
-        return turned[layer]
+        return rotating[layer]
 
     return model._cached_of_layer(("rotates",), layer, look)
 
 
-def basis_of(about: Mapping[str, str]) -> Basis:
+def basis_of(about: About) -> Basis:
     """The basis that the channels of a subject are numbered in."""
-    return "homogeneous" if about.get("basis") == "homogeneous" else "linear"
+    return about.get("basis", "linear")
+
+
+def unit_coordinates(values: Float[Tensor, "channels"]) -> tuple[float, ...]:
+    """The direction that a signal has within its channels: its coordinates, scaled to unit length.
+
+    >>> import torch
+    >>> unit_coordinates(torch.tensor([3.0, -4.0]))
+    (0.6, -0.8)
+    """
+    return tuple((values.double() / values.double().norm()).tolist())
 
 
 def opposite(subject: Subject) -> Subject:
-    """The same with both signs turned: it matches where the first has two negative values."""
-    turned = {key: value.translate(_TURNED) for key, value in subject.about.items() if key == "coordinates"}
+    """The subject with both signs turned: it matches where this one has two negative values.
+
+    >>> from keyhole.naming.subjects import channel_subjects
+    >>> import keyhole
+    >>> opposite(channel_subjects(keyhole.load(), (3, 1), [4])[0]).about["coordinates"]
+    (-1.0,)
+    """
+    about = About(**subject.about)
+    if "coordinates" in about:
+        about["coordinates"] = tuple(-value for value in about["coordinates"])
+    about["sign"] = "both negative"
     return replace(
         subject,
         id=f"{subject.id} (opposite)",
@@ -136,11 +171,11 @@ def opposite(subject: Subject) -> Subject:
         key=-subject.key,
         query_offset=-subject.query_offset,
         key_offset=-subject.key_offset,
-        about={**subject.about, **turned, "sign": "both negative"},
+        about=about,
     )
 
 
-# What is an example of a signal? A piece of text with one dest and one src marked, and why it was picked.
+# What is an example of a signal? A chunk of text with one dest and one src marked, and why it was picked.
 
 Pick = Literal["top", "decile", "random", "same pair", "other channels", "wrong src"]
 NEGATIVES: tuple[Pick, ...] = ("random", "same pair", "other channels", "wrong src")
@@ -149,11 +184,15 @@ HARD: tuple[Pick, ...] = ("same pair", "other channels", "wrong src")
 
 @dataclass(frozen=True)
 class Shown:
-    """A chunk of text in which a pair of tokens is marked.
+    """A chunk of text in which a pair of tokens is marked. Its `pick` says how it was chosen:
 
-    `top`: the largest values of all; `decile`: drawn from one tenth of the positive values; `random`: any visible pair.
-    Hard negatives, which only attention has: `same pair`: the same two tokens as a top example, and no firing; `other
-    channels`: the head attends here, but not by this signal; `wrong src`: a top example's dest with another src.
+    - `top`: one of the largest values; `decile`: drawn from one tenth of the positive values
+    - `random`: any visible pair
+    - `same pair`: the two tokens of a top example at another place, where the signal does not fire
+    - `other channels`: the head attends here, but not by this signal
+    - `wrong src`: the dest of a top example with another src
+
+    The last three are hard negatives.
     """
 
     chunk: int  # its number in the corpus
@@ -168,7 +207,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Examples:
-    """All that was kept of one signal."""
+    """Where one signal fires and where it does not."""
 
     subject: Subject
     shown: tuple[Shown, ...]
@@ -177,39 +216,38 @@ class Examples:
     positive: float  # share of visible pairs with a positive value
 
     def of(self, *picks: Pick) -> tuple[Shown, ...]:
-        """The examples that were picked so, in their order."""
-        return tuple(one for one in self.shown if one.pick in picks)
+        """The examples with one of these picks, in their order."""
+        return tuple(example for example in self.shown if example.pick in picks)
 
 
 # Which signals are the same direction? Those of one head whose queries and keys point the same way, sign and all.
 
 SAME = 0.999  # cosine of both directions
-ALIKE = 0.9  # of coordinates in the same channels: a name is then that of the other signal, too
-APART = "; "  # between the ids of those that share a direction
+ALIKE = 0.9  # of coordinates in the same channels: both signals then share a name
 
 
 def distinct(subjects: Sequence[Subject]) -> list[Subject]:
-    """One subject for every direction, the first of each; the others' ids are kept with it ("also")."""
-    found: list[Subject] = []
+    """One subject for every direction, the first of each; `about["also"]` has the ids of the others."""
+    kept: list[Subject] = []
     others: list[list[str]] = []
     heads: dict[Head, list[int]] = {}
-    for one in subjects:
-        own = heads.setdefault(one.head, [])
-        same = next((i for i in own if same_direction(found[i], one)), None)
+    for subject in subjects:
+        of_head = heads.setdefault(subject.head, [])
+        same = next((i for i in of_head if same_direction(kept[i], subject)), None)
         if same is None:
-            own.append(len(found))
-            found.append(one)
+            of_head.append(len(kept))
+            kept.append(subject)
             others.append([])
         else:
-            others[same].append(one.id)
+            others[same].append(subject.id)
     return [
-        replace(one, about={**one.about, "also": APART.join(ids)}) if ids else one
-        for one, ids in zip(found, others, strict=True)
+        replace(subject, about={**subject.about, "also": tuple(ids)}) if ids else subject
+        for subject, ids in zip(kept, others, strict=True)
     ]
 
 
 def same_direction(a: Subject, b: Subject) -> bool:
-    """Do both ask and offer the same, with the same sign? Offsets count, too."""
+    """Do both have the same query and key with the same signs, and the same offsets?"""
     offsets = ((a.query_offset, b.query_offset), (a.key_offset, b.key_offset))
     if not all(math.isclose(x, y, rel_tol=1 - SAME, abs_tol=1e-6) for x, y in offsets):
         return False
@@ -217,20 +255,20 @@ def same_direction(a: Subject, b: Subject) -> bool:
     return all(float(cosine_similarity(x.double(), y.double(), dim=0)) >= SAME for x, y in sides)
 
 
-def alike(a: Mapping[str, str], b: Mapping[str, str]) -> float:
-    """Cosine of two signals of one head by their coordinates, as `about` tells them; 0 in other channels or bases.
+def alike(a: About, b: About) -> float:
+    """Cosine of two signals of one head by their coordinates; 0 in other channels or bases.
 
     In one channel the sides do not differ; in several they do, since Omega pairs queries with keys.
 
-    >>> one = {"channels": "4", "coordinates": "+1.0000", "side": "dest"}
-    >>> alike(one, {"channels": "4", "coordinates": "-1.0000"}), alike(one, {"channels": "5", "coordinates": "+1.0000"})
+    >>> about = About(channels=(4,), coordinates=(1.0,), side="dest")
+    >>> alike(about, About(channels=(4,), coordinates=(-1.0,))), alike(about, About(channels=(5,), coordinates=(1.0,)))
     (-1.0, 0.0)
     """
     if "coordinates" not in a or "coordinates" not in b:
         return 0.0
-    if (a.get("channels"), a.get("basis")) != (b.get("channels"), b.get("basis")):
+    if (a.get("channels"), basis_of(a)) != (b.get("channels"), basis_of(b)):
         return 0.0
-    x, y = (np.array([float(value) for value in one["coordinates"].split(",")]) for one in (a, b))
+    x, y = np.array(a["coordinates"]), np.array(b["coordinates"])
     if len(x) != len(y) or (len(x) > 1 and a.get("side") != b.get("side")):
         return 0.0
     return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))

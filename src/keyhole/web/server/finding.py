@@ -24,8 +24,8 @@ from keyhole.models.organism import NAME as ORGANISM
 from keyhole.naming.corpus.gather import where as find
 from keyhole.naming.judge.judge import LEVEL, RANDOM_PASS, Share
 from keyhole.naming.record import LANDMARKS, Named
-from keyhole.naming.subjects.files import firing_subject, signal_subjects
-from keyhole.naming.subjects.stored import read_what
+from keyhole.naming.subjects.kinds import firing_subject, signal_subjects
+from keyhole.naming.subjects.operands import read_what
 from keyhole.naming.subjects.subject import Subject
 from keyhole.tracing.answers import Likeliest, choose_targets
 from keyhole.tracing.firing import Firing, Side
@@ -104,7 +104,7 @@ def _sought(kept: Kept, body: Body, told: Told) -> tuple[Model, Subject | Head]:
         inner, number = body.inner("circuit"), body.integer("edge", least=0)
         circuit, model = circuit_of(kept, inner, told)
         inner.done()
-        found = [one for one in signal_subjects(circuit, model) if one.about["edge"] == str(number)]
+        found = [one for one in signal_subjects(circuit, model) if one.about["edge"] == number]
         if not found:
             raise KeyholeError(f"edge {number} is no signal into a head: choose a dest or src edge.")
         return model, found[0]
@@ -127,7 +127,7 @@ def naming(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
         raise KeyholeError("there are no names: start keyhole explore with --names names.json.")
     told.check()
     above = [replace(found.above_chance(), group="names"), *found.controls]
-    shares = [_share(found.share(*one), "pass") for one in found.asked()]
+    shares = [_share(found.share(*one), "pass") for one in found.question_kinds()]
     shares += [_share(one, "pass" if one.group == RANDOM_PASS else "above chance") for one in above]
     about = {"model": found.model, "explainer": found.explainer, "seed": found.seed, "level": LEVEL}
     return {**about, "landmarks": LANDMARKS, "shares": shares, "signals": [_signal(one) for one in found.signals]}

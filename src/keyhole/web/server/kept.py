@@ -202,7 +202,7 @@ class Kept:
     def naming(self) -> "Naming | None":
         """The names that the server was started with."""
         if self.given.names is not None and self._naming is None:
-            from keyhole.naming.attached import load_naming
+            from keyhole.naming.record import load_naming
 
             self._naming = load_naming(self.given.names)
         return self._naming

@@ -17,7 +17,7 @@ export function places(model) {
   return h(
     "section",
     { class: "elsewhere", "aria-label": "Where else it fires" },
-    h("h4", {}, found ? `Where else ${found.what} fires` : "Where else it fires", close),
+    h("h4", {}, found ? `Where else ${found.id} fires` : "Where else it fires", close),
     ...body,
   );
 }

@@ -147,7 +147,7 @@ function evidence(one) {
     rows: /** @type {any[]} */ (one.tests),
     columns: [
       { key: "kind", title: "test", text: true, value: (row) => `${row.kind}, ${row.of}` },
-      { key: "right", title: "right", value: (row) => row.accuracy, show: (row) => `${row.right} of ${row.asked}` },
+      { key: "right", title: "right", value: (row) => row.accuracy, show: (row) => `${row.right} of ${row.questions}` },
       { key: "p", title: "p", value: (row) => row.p, show: (row) => number(row.p) },
       { key: "corrected", title: "corrected", value: (row) => row.corrected, show: (row) => number(row.corrected) },
       { key: "beyond", title: "random as good", value: (row) => row.beyond ?? null, show: (row) => share(row.beyond) },
