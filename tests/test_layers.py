@@ -22,6 +22,7 @@ LAYERS = [
         ("circuits",),
         ("tracing",),
         ("intervene",),
+        ("edits",),
         ("tasks",),
         ("faithfulness",),
         ("generation",),
@@ -43,8 +44,11 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
-    *[("models/run.py", f"Run.{name}") for name in ("next", "sufficient", "toward", "trace", "writers", "_repr_html_")],
-    *[("models/model.py", f"Model.{name}") for name in ("contrast", "generate")],
+    *[
+        ("models/run.py", f"Run.{name}")
+        for name in ("next", "sufficient", "toward", "trace", "with_edits", "writers", "_repr_html_")
+    ],
+    *[("models/model.py", f"Model.{name}") for name in ("contrast", "edited", "generate")],
     *[
         ("circuits/circuit.py", f"Circuit.{name}")
         for name in ("backups", "effects", "plot", "show", "story", "to_html", "verify")
