@@ -35,7 +35,7 @@ def generate(
             "--edit",
             metavar="FILE|EDIT",
             help="Write a second answer with this edit, and compare: a .json file of edits, 3.6:0,2*0 (channels 0 and "
-            "2 of head 3.6 times 0), 3.6*0 (all that the head writes) or mlp2*0 (an MLP); repeatable.",
+            "2 of head 3.6 times 0), 3.6*0 (all that the head writes) or mlp2*0 (an MLP); repeatable. Default: none.",
         ),
     ] = None,
     controls: Annotated[
@@ -43,13 +43,16 @@ def generate(
     ] = 2,
     unrelated: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also report what the edits do to this text, a paragraph a line."),
+        typer.Option(
+            metavar="FILE", help="Also report what the edits do to this text, a paragraph a line. Default: none."
+        ),
     ] = None,
     save_edits: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the edits to a file, for this model alone.")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the edits to a file, for this model alone. Default: none."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the comparison: .json, .html or .csv. It needs --edit.")
+        Path | None, typer.Option(help="Write the comparison: .json, .html or .csv; it needs --edit. Default: none.")
     ] = None,
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Print tokens as they come. Default: in a terminal.")

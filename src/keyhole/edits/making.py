@@ -1,6 +1,6 @@
 """Which edit takes away what was traced? Edges, nodes, firings and features as edits, at their tokens or at others."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.edits.records import (
     EVERYWHERE,
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.circuits.graph import Edge, Node, Origin
     from keyhole.circuits.records import Signal
-    from keyhole.features.contrast.finding import Feature
     from keyhole.tracing.firing import Firing
 
 Scope = Literal["here", "on", "everywhere"]  # at the firing's own tokens, from its dest on, or at all tokens
@@ -95,7 +94,7 @@ def _signal_edit(firing: "Firing", signal: "Signal", factor: float, scope: Scope
 
 
 def feature_edit(
-    feature: "Feature", *, side: Literal["dest", "src"] = "src", factor: float = 0.0, frame: str = "post_rope"
+    feature: Any, *, side: Literal["dest", "src"] = "src", factor: float = 0.0, frame: str = "post_rope"
 ) -> FeatureEdit:
     """A feature of a contrast, or a discovered one, as an edit of its head's queries or keys, at every token.
 
