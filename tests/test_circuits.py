@@ -315,7 +315,7 @@ def test_a_circuit_without_heads_says_so(organism: keyhole.Model, circuit: keyho
     run = organism.run(PROMPT)
     bare = run.trace("Mary", metric=Probability(0.3), through="heads")
     assert not bare.heads and "no attention head is in this circuit" in str(bare)
-    assert "--against" in str(bare) and "--seeds linear" in str(bare)
+    assert "--against" in str(bare) and "--metric linear" in str(bare)
     assert run.trace("Mary", metric="linear").heads and circuit.heads  # what it recommends has some
     assert "no attention head" not in str(circuit)
 
