@@ -44,7 +44,7 @@ def generate(
     unrelated: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also report what the edits do to this text, a paragraph a line. Default: none."
+            metavar="FILE", help="Report what the edits do to this text, too, a paragraph a line. Default: none."
         ),
     ] = None,
     save_edits: Annotated[
