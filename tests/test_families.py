@@ -683,7 +683,7 @@ def test_bad_requests(store: Store) -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: keyhole.families(store, where={"correct": False}), "has 0 circuits that are as correct=False"),
         (lambda: keyhole.families(store, where={"label_none": "x"}), "no column 'label_none'"),
-        (lambda: keyhole.families(store, most=5), "a sample of 5 circuits"),
+        (lambda: keyhole.families(store, most=5), "most is 5, but should be at least 10"),
         (lambda: keyhole.families(store, k=91), "90 circuits cannot be cut into 91"),
         (lambda: keyhole.families(store, weighted=True), "no influence to weigh by"),
     ]

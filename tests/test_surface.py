@@ -59,7 +59,7 @@ LONG = {  # functions that have more parameters still
     "keyhole.lab": {"change", "sparse_study"},
     "keyhole.naming": {"name"},
     "keyhole.store": {"bulk", "estimate"},
-    "keyhole.studies": {"compare", "families", "sinks"},
+
     "keyhole.tasks": {"boxes", "greater_than", "lists"},
 }
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name

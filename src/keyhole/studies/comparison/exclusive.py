@@ -67,7 +67,7 @@ def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:
     """The signals of a circuit that can be looked for in other prompts."""
     if member.names is None:
         raise KeyholeError("edges are placed in other prompts by roles, and this prompt has none.")
-    circuit, names, found = member.circuit, member.names, []
+    circuit, names, placed = member.circuit, member.names, []
     basis = circuit.parameters.basis
     keys: Keys = circuit.parameters.keys if isinstance(circuit.parameters, Accpp) else "source"
     for edge in distinct_edges(circuit, (edge for edge in circuit.edges if edge.side in ("dest", "src"))):
@@ -78,27 +78,27 @@ def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:
         assert layer is not None and head is not None and (edge.side == "dest" or edge.side == "src")
         tokens = (names[who.dest], names[who.src]), (names[into.dest], names[into.src])
         ends = (*tokens[0], (layer, head), *tokens[1])
-        found.append(PlacedEdge(Component.of(who), *ends, edge.side, edge.channels, keys, basis))
-    return tuple(found)
+        placed.append(PlacedEdge(Component.of(who), *ends, edge.side, edge.channels, keys, basis))
+    return tuple(placed)
 
 
-def of_one_alone(mine: Sequence[PlacedEdge], its: Sequence[PlacedEdge]) -> tuple[PlacedEdge, ...]:
+def of_one_alone(edges: Sequence[PlacedEdge], others: Sequence[PlacedEdge]) -> tuple[PlacedEdge, ...]:
     """The edges of one circuit with the channels that the other has nowhere."""
-    return _with_channels(mine, {term for edge in its for term in edge.terms}, inside=False)
+    return _with_channels(edges, {term for edge in others for term in edge.terms}, inside=False)
 
 
-def of_both(mine: Sequence[PlacedEdge], its: Sequence[PlacedEdge]) -> tuple[PlacedEdge, ...]:
+def of_both(edges: Sequence[PlacedEdge], others: Sequence[PlacedEdge]) -> tuple[PlacedEdge, ...]:
     """The edges of one circuit with the channels that the other has somewhere, too."""
-    return _with_channels(mine, {term for edge in its for term in edge.terms}, inside=True)
+    return _with_channels(edges, {term for edge in others for term in edge.terms}, inside=True)
 
 
 def _with_channels(edges: Sequence[PlacedEdge], known: set[Term], *, inside: bool) -> tuple[PlacedEdge, ...]:
-    found = []
+    restricted = []
     for edge in edges:
         kept = tuple(term.channel for term in edge.terms if (term in known) == inside and term.channel is not None)
         if kept:
-            found.append(replace(edge, channels=kept))
-    return tuple(found)
+            restricted.append(replace(edge, channels=kept))
+    return tuple(restricted)
 
 
 def cut_in(edge: PlacedEdge, names: tuple[str, ...]) -> Cut | None:
@@ -106,10 +106,10 @@ def cut_in(edge: PlacedEdge, names: tuple[str, ...]) -> Cut | None:
 
     A token may be missing, or the other way round: nothing is moved from a token to an earlier one.
     """
-    asked = (edge.writer_dest, edge.writer_src, edge.dest, edge.src)
-    found = [place_of(name, names) for name in asked]
-    at = [place for place in found if place is not None]
-    if len(at) < len(found):
+    roles = (edge.writer_dest, edge.writer_src, edge.dest, edge.src)
+    places = [place_of(name, names) for name in roles]
+    at = [place for place in places if place is not None]
+    if len(at) < len(places):
         return None
     writer_dest, writer_src, dest, src = at
     if writer_src > writer_dest or src > dest or writer_dest != (dest if edge.side == "dest" else src):
@@ -193,30 +193,30 @@ class Exclusive:
         Per prompt, the effect of a's edges less that of b's; the mean over a's prompts less that over b's, halved. So
         neither prompts that lose more to anything, nor a set of edges that hurts all prompts more, counts.
         """
-        found, low, high = difference(self._differences("a"), self._differences("b"))
-        return Interval(found / 2, low / 2, high / 2)
+        estimate, low, high = difference(self._differences("a"), self._differences("b"))
+        return Interval(estimate / 2, low / 2, high / 2)
 
     def _differences(self, prompts: Which) -> list[float]:
-        mine, its = self.cell("a", prompts).effects, self.cell("b", prompts).effects
-        return [one - other for one, other in zip(mine, its, strict=True) if not math.isnan(one - other)]
+        of_a, of_b = self.cell("a", prompts).effects, self.cell("b", prompts).effects
+        return [a - b for a, b in zip(of_a, of_b, strict=True) if not math.isnan(a - b)]
 
 
-def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
+def judge(home: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
     """Own edges act on their own family if they hurt it more than the other, and more than random channels do.
 
     Intervals must be apart both times.
     """
-    if not own.measured or not control.measured:
+    if not home.measured or not control.measured:
         return None, "there is nothing to remove"
     if not other.measured:
         return None, "no edge has a place in the other family's prompts"
-    if min(len(own.measured), len(other.measured)) < LEAST:
+    if min(len(home.measured), len(other.measured)) < LEAST:
         return None, f"fewer than {LEAST} prompts"
     if other.placed < PLACEABLE:
         return None, f"only {other.placed:.0%} of the edges have a place in the other family's prompts"
-    if own.spread[2] >= control.spread[1]:
+    if home.spread[2] >= control.spread[1]:
         return False, "no more effect than random channels"
-    if own.spread[2] >= other.spread[1]:
+    if home.spread[2] >= other.spread[1]:
         return False, "no more effect on its own family than on the other"
     return True, "acts on its own family"
 
@@ -233,17 +233,20 @@ def remove_exclusive(
 ) -> Exclusive:
     """Remove the edges that each of two representatives has alone on prompts of both families."""
     require_choice("mode", mode, CutMode)
-    mine, its = (placed_edges(one) for one in pair)
-    alone: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_one_alone(mine, its), "b": of_one_alone(its, mine)}
-    both: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_both(mine, its), "b": of_both(its, mine)}
+    edges_a, edges_b = (placed_edges(member) for member in pair)
+    alone: dict[Which, tuple[PlacedEdge, ...]] = {
+        "a": of_one_alone(edges_a, edges_b),
+        "b": of_one_alone(edges_b, edges_a),
+    }
+    both: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_both(edges_a, edges_b), "b": of_both(edges_b, edges_a)}
     rng = random.Random(seed)
     chosen = {which: tuple(rng.sample(both[which], min(len(alone[which]), len(both[which])))) for which in alone}
     plan = _Plan((("a", alone["a"], chosen["a"]), ("b", alone["b"], chosen["b"])), mode, draws, seed)
-    everyone, tell, found = [*families[0], *families[1]], progress or silent, list[_Found | None]()
-    for done, one in enumerate(everyone):
-        found.append(_effects(one, plan, model))
+    everyone, tell, effects = [*families[0], *families[1]], progress or silent, list[_Found | None]()
+    for done, member in enumerate(everyone):
+        effects.append(_effects(member, plan, model))
         tell(done + 1, len(everyone))
-    first, second = found[: len(families[0])], found[len(families[0]) :]
+    first, second = effects[: len(families[0])], effects[len(families[0]) :]
     return Exclusive(
         a=alone["a"],
         b=alone["b"],
@@ -275,37 +278,37 @@ class _Plan:
 _Found = dict[tuple[Which, What], tuple[float, float]]  # effect (NaN: nothing to remove), share placed
 
 
-def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
+def _effects(member: Member, plan: _Plan, model: "Model | None") -> _Found | None:
     """What each removal does to one prompt; None if the model gets it wrong."""
     import torch
 
-    metric, run = metric_of(one.circuit), run_of(one.circuit, model)
+    metric, run = metric_of(member.circuit), run_of(member.circuit, model)
     if not metric.targets:
         raise KeyholeError("these circuits have no answer to measure by: trace with a target.")
     clean = metric.of(run.logits[metric.end])
     if metric.against and clean <= 0:
         return None
-    generator = torch.Generator().manual_seed(plan.seed + (one.prompt or 0))
+    generator = torch.Generator().manual_seed(plan.seed + (member.prompt or 0))
     sets: list[list[Cut]] = []
     owners: list[tuple[Which, What]] = []
     shares: dict[tuple[Which, What], float] = {}
     for (which, what), edges in plan.removals():
-        cuts = _cuts(edges, one)
+        cuts = _cuts(edges, member)
         shares[which, what] = len(cuts) / len(edges) if edges else 0.0
-        made = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
-        sets += [cut for cut in made if cut]
-        owners += [(which, what) for cut in made if cut]
+        drawn = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
+        sets += [cut for cut in drawn if cut]
+        owners += [(which, what) for cut in drawn if cut]
     changes: dict[tuple[Which, What], list[float]] = {owner: [] for owner in shares}
     for owner, outcome in zip(owners, intervene(run, sets, metric, mode=plan.mode), strict=True):
         changes[owner].append((outcome.metric_after - clean) / abs(clean))
-    return {owner: (mean(own) if own else math.nan, shares[owner]) for owner, own in changes.items()}
+    return {owner: (mean(values) if values else math.nan, shares[owner]) for owner, values in changes.items()}
 
 
-def _cuts(edges: Sequence[PlacedEdge], one: Member) -> list[Cut]:
-    if one.names is None:
+def _cuts(edges: Sequence[PlacedEdge], member: Member) -> list[Cut]:
+    if member.names is None:
         raise KeyholeError("edges are placed in other prompts by roles, and one of these has none.")
-    made = [cut_in(edge, one.names) for edge in edges]
-    return [cut for cut in made if cut is not None]
+    placed = [cut_in(edge, member.names) for edge in edges]
+    return [cut for cut in placed if cut is not None]
 
 
 def _random(run: "Run", cuts: Sequence[Cut], draws: int, generator: "torch.Generator") -> list[list[Cut]]:
@@ -313,11 +316,11 @@ def _random(run: "Run", cuts: Sequence[Cut], draws: int, generator: "torch.Gener
 
 
 def _cells(prompts: Which, every: Sequence[_Found | None]) -> list[Cell]:
-    found, cells = [one for one in every if one is not None], []
+    measured, cells = [of_prompt for of_prompt in every if of_prompt is not None], []
     whose: tuple[Which, Which] = ("a", "b")
     for which in whose:
         for what in WHATS:
-            own = [one[which, what] for one in found]
-            effects = tuple(effect for effect, _ in own)
-            cells.append(Cell(which, prompts, what, effects, mean(share for _, share in own) if own else 0.0))
+            pairs = [of_prompt[which, what] for of_prompt in measured]
+            effects = tuple(effect for effect, _ in pairs)
+            cells.append(Cell(which, prompts, what, effects, mean(share for _, share in pairs) if pairs else 0.0))
     return cells

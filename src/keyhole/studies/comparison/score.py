@@ -24,7 +24,6 @@ from keyhole.studies.families.sets import Term
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-THRESHOLD = 0.1  # share of prompts; the published comparison of ACC's circuits used 0.2
 THRESHOLDS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -69,14 +68,14 @@ class Against:
     random_edges_f1: float = 0.0  # expected of as many random edges
 
 
-def overlap(found: Set[Hashable], there: Set[Hashable]) -> Score:
+def overlap(ours: Set[Hashable], reference: Set[Hashable]) -> Score:
     """Two sets against each other.
 
     >>> score = overlap({"9.9", "9.6"}, {"9.9", "10.0", "10.7", "11.10"})
     >>> score.precision, score.recall
     (0.5, 0.25)
     """
-    return Score(len(found), len(there), len(found & there))
+    return Score(len(ours), len(reference), len(ours & reference))
 
 
 def score(
@@ -92,21 +91,21 @@ def score(
     Only kinds that the published study could have named count: biases and embeddings never, MLPs where it looked at
     them. Random circuits have as many components, drawn from all of these kinds in the model.
     """
-    there, pool = reference.components, list(reference.universe)
-    if not there:
+    components, pool = reference.components, list(reference.universe)
+    if not components:
         raise KeyholeError(f"{reference.name} has no components, and cannot be compared with.")
     generator = random.Random(seed)
-    found = []
+    results = []
     for threshold in thresholds:
         pruned = prune(unified, threshold)
         ours = frozenset(component for component in pruned.named if component.kind in reference.kinds)
         size = min(len(ours), len(pool))
-        chance = mean(overlap(set(generator.sample(pool, size)), there).f1 for _ in range(draws)) if draws else 0.0
-        classes = tuple((name, overlap(ours & own, own)) for name, own in reference.classes.items())
-        missed = tuple(sorted(there - ours, key=lambda component: component.key))
+        chance = mean(overlap(set(generator.sample(pool, size)), components).f1 for _ in range(draws)) if draws else 0.0
+        classes = tuple((name, overlap(ours & members, members)) for name, members in reference.classes.items())
+        missed = tuple(sorted(components - ours, key=lambda component: component.key))
         edges = _edges(pruned, reference)
-        found.append(Against(threshold, overlap(ours, there), classes, missed, chance, *edges))
-    return tuple(found)
+        results.append(Against(threshold, overlap(ours, components), classes, missed, chance, *edges))
+    return tuple(results)
 
 
 def _edges(pruned: Unified, reference: Published) -> tuple[Score | None, float]:
@@ -115,9 +114,9 @@ def _edges(pruned: Unified, reference: Published) -> tuple[Score | None, float]:
         return None, 0.0
     named = {*reference.kinds, "target"}
     ours = {edge for edge in map(_edge, pruned.edges) if {edge.source.kind, edge.target.kind} <= named}
-    told = overlap(ours, reference.edges)
-    hits = told.found * told.there / reference.possible_edges
-    return told, 2 * hits / (told.found + told.there)
+    edge_score = overlap(ours, reference.edges)
+    hits = edge_score.found * edge_score.there / reference.possible_edges
+    return edge_score, 2 * hits / (edge_score.found + edge_score.there)
 
 
 def _edge(link: Link) -> MibEdge:
@@ -156,9 +155,9 @@ def edge_effects(
     progress: Progress | None = None,
 ) -> tuple[EdgeEffect, ...]:
     """The effect of every signal, without its tokens, over prompts; the largest first."""
-    tell, found = progress or silent, dict[Term, list[float]]()
-    for done, one in enumerate(members):
-        circuit, cuts = one.circuit, dict[Term, list[Cut]]()
+    tell, by_term = progress or silent, dict[Term, list[float]]()
+    for done, member in enumerate(members):
+        circuit, cuts = member.circuit, dict[Term, list[Cut]]()
         signals = (edge for edge in circuit.edges if edge.side in ("dest", "src"))
         for edge in distinct_edges(circuit, signals):
             source, into = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
@@ -167,10 +166,10 @@ def edge_effects(
                 cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
         outcomes = intervene(run_of(circuit, model), list(cuts.values()), metric_of(circuit), mode=mode)
         for term, outcome in zip(cuts, outcomes, strict=True):
-            found.setdefault(term, []).append(outcome.metric_after - outcome.metric_before)
+            by_term.setdefault(term, []).append(outcome.metric_after - outcome.metric_before)
         tell(done + 1, len(members))
-    effects = [EdgeEffect(term, tuple(changes)) for term, changes in found.items()]
-    return tuple(sorted(effects, key=lambda one: -abs(one.spread[0])))
+    effects = [EdgeEffect(term, tuple(changes)) for term, changes in by_term.items()]
+    return tuple(sorted(effects, key=lambda effect: -abs(effect.spread[0])))
 
 
 def prune_by_effect(
@@ -179,5 +178,5 @@ def prune_by_effect(
     """What is left when signals go whose mean effect is smaller than this, or that few prompts have."""
     if threshold < 0:
         raise KeyholeError(f"an effect is at least 0 in size: {threshold} asks for everything.")
-    kept = {one.term for one in effects if len(one.changes) >= least and abs(one.spread[0]) >= threshold}
+    kept = {effect.term for effect in effects if len(effect.changes) >= least and abs(effect.spread[0]) >= threshold}
     return part(unified, lambda edge: edge.term.side not in ("dest", "src") or edge.term in kept)

@@ -53,9 +53,13 @@ def draw(
     """At most n of these prompts, in an order of the seed's; some are left out."""
     pool = sorted(set(prompts) - set(but))
     chosen = random.Random(seed).sample(pool, min(n, len(pool)))
-    asked = {outcome.index: outcome for outcome in store.outcomes({"prompt": sorted(chosen)})}
-    found = [asked[prompt] for prompt in chosen]
-    return [Member.of(one.circuit, one.example, one.index) for one in found if one.circuit is not None]
+    by_prompt = {outcome.index: outcome for outcome in store.outcomes({"prompt": sorted(chosen)})}
+    outcomes = [by_prompt[prompt] for prompt in chosen]
+    return [
+        Member.of(outcome.circuit, outcome.example, outcome.index)
+        for outcome in outcomes
+        if outcome.circuit is not None
+    ]
 
 
 # Do the same heads do the same? What tells a head where to attend, in two circuits, as cosines beside a noise floor.
@@ -146,9 +150,9 @@ def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = Tr
         if source.kind == "offset" and not offsets:
             continue
         assert (edge.side == "dest" or edge.side == "src") and into.layer is not None and into.head is not None
-        told = (None, None) if names is None else (names[into.dest], names[into.src])
-        place, found = Place(into.layer, into.head, *told), sums[edge.side]
-        found[place] = found[place] + vector if place in found else vector.astype(np.float64)
+        tokens = (None, None) if names is None else (names[into.dest], names[into.src])
+        place, of_side = Place(into.layer, into.head, *tokens), sums[edge.side]
+        of_side[place] = of_side[place] + vector if place in of_side else vector.astype(np.float64)
     return Aggregated(_unit(sums["dest"]), _unit(sums["src"]))
 
 
@@ -162,13 +166,13 @@ def compare_signals(
 ) -> SignalComparison:
     """Two representatives, beside pairs of other members of their families: is a cosine lower than noise makes it?"""
     everyone = [*pair, *families[0], *families[1]]
-    roles = all(one.names is not None for one in everyone)
-    tell, found = progress or silent, []
-    for done, one in enumerate(everyone):
-        found.append(aggregated(one, model, roles=roles, offsets=offsets))
+    roles = all(member.names is not None for member in everyone)
+    tell, summed = progress or silent, []
+    for done, member in enumerate(everyone):
+        summed.append(aggregated(member, model, roles=roles, offsets=offsets))
         tell(done + 1, len(everyone))
     count = len(families[0])
-    return compare_aggregated((found[0], found[1]), (found[2 : 2 + count], found[2 + count :]), roles=roles)
+    return compare_aggregated((summed[0], summed[1]), (summed[2 : 2 + count], summed[2 + count :]), roles=roles)
 
 
 def compare_aggregated(
@@ -181,11 +185,11 @@ def compare_aggregated(
         for side in SIDES
         for place in sorted(set(a.side(side)) & set(b.side(side)))
     ]
-    mine, its = ({*one.dest, *one.src} for one in (a, b))
+    places_a, places_b = ({*signals.dest, *signals.src} for signals in (a, b))
     return SignalComparison(
         tuple(rows),
-        tuple(sorted(mine - its)),
-        tuple(sorted(its - mine)),
+        tuple(sorted(places_a - places_b)),
+        tuple(sorted(places_b - places_a)),
         "roles" if roles else "heads",
         (len(others[0]), len(others[1])),
     )
@@ -199,13 +203,15 @@ def head_row(
 ) -> HeadRow:
     """One place: the cosine of the representatives, the floor, and pairs of other prompts; judged."""
     cosine = float(pair[0].side(side)[place] @ pair[1].side(side)[place])
-    mine, its = ([one.side(side)[place] for one in family if place in one.side(side)] for family in others)
-    apart = [list(zip(own[::2], own[1::2], strict=False)) for own in (mine, its)]
-    across = list(zip(mine, its, strict=False))
+    vectors_a, vectors_b = (
+        [signals.side(side)[place] for signals in family if place in signals.side(side)] for family in others
+    )
+    apart = [list(zip(vectors[::2], vectors[1::2], strict=False)) for vectors in (vectors_a, vectors_b)]
+    across = list(zip(vectors_a, vectors_b, strict=False))
     within, between = (_spread(apart[0]), _spread(apart[1])), _spread(across)
     floor = float("nan")
     if min(map(len, apart)) >= LEAST:
-        floor = min(_low(list(combinations(own, 2))) for own in (mine, its))
+        floor = min(_low(list(combinations(vectors, 2))) for vectors in (vectors_a, vectors_b))
     counts = (len(apart[0]), len(apart[1]), len(across))
     return HeadRow(place, side, cosine, floor, *within, between, counts, judge(cosine, floor, within, between))
 
@@ -243,7 +249,7 @@ def _unit(sums: Mapping[Place, Vector]) -> dict[Place, Vector]:
 
 
 def _cosines(pairs: Sequence[tuple[Vector, Vector]]) -> list[float]:
-    return [float(one @ other) for one, other in pairs]
+    return [float(left @ right) for left, right in pairs]
 
 
 def _spread(pairs: Sequence[tuple[Vector, Vector]]) -> Interval | None:

@@ -60,9 +60,9 @@ class Unified:
         """Its components, as published circuits name them."""
         return frozenset(often.component for often in self.components if often.component.layer is not None)
 
-    def frequency(self, one: Often | Link) -> float:
+    def frequency(self, counted: Often | Link) -> float:
         """The share of circuits that have it."""
-        return one.circuits / self.circuits
+        return counted.circuits / self.circuits
 
 
 def unify(source: "Store | Sequence[Circuit]", *, prompts: Sequence[int] | None = None) -> Unified:
@@ -94,7 +94,7 @@ def prune(unified: Unified, threshold: float) -> Unified:
     if not 0 <= threshold <= 1:
         raise KeyholeError(f"a threshold is a share of circuits between 0 and 1, not {threshold}.")
     least = round(threshold * unified.circuits)
-    kept = {one.component for one in unified.components if one.circuits >= least} | {TARGET}
+    kept = {often.component for often in unified.components if often.circuits >= least} | {TARGET}
     return part(unified, lambda edge: edge.term.source in kept and edge.term.target in kept)
 
 
@@ -104,24 +104,24 @@ def part(unified: Unified, keeps: Callable[[Link], bool]) -> Unified:
     joined = _joined(TARGET, [(edge.term.source, edge.term.target) for edge in edges])
     return Unified(
         unified.circuits,
-        tuple(one for one in unified.components if one.component in joined),
+        tuple(often for often in unified.components if often.component in joined),
         tuple(edge for edge in edges if edge.term.source in joined),
     )
 
 
 def _joined(start: Component, pairs: Iterable[tuple[Component, Component | None]]) -> set[Component]:
     """Everything that can be reached along edges, whichever way they point."""
-    beside: dict[Component, set[Component]] = {}
-    for one, other in pairs:
-        assert other is not None, "an edge leads somewhere"
-        beside.setdefault(one, set()).add(other)
-        beside.setdefault(other, set()).add(one)
-    met, waiting = {start}, [start]
+    neighbours: dict[Component, set[Component]] = {}
+    for source, target in pairs:
+        assert target is not None, "an edge leads somewhere"
+        neighbours.setdefault(source, set()).add(target)
+        neighbours.setdefault(target, set()).add(source)
+    reached, waiting = {start}, [start]
     while waiting:
-        new = beside.get(waiting.pop(), set()) - met
-        met |= new
+        new = neighbours.get(waiting.pop(), set()) - reached
+        reached |= new
         waiting += new
-    return met
+    return reached
 
 
 def _counts(sets: Sets) -> list[tuple[Term, int]]:
@@ -131,14 +131,14 @@ def _counts(sets: Sets) -> list[tuple[Term, int]]:
 
 
 def _weights_of(circuits: Sequence[Circuit]) -> Mapping[Term, float]:
-    found: dict[Term, float] = {}
+    weights: dict[Term, float] = {}
     for circuit in circuits:
         for edge in circuit.edges:
             source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
             ends = [Component.of(node) for node in (source, target)]
             term = Term(ends[0], ends[1], edge.side)
-            found[term] = found.get(term, 0.0) + edge.weight
-    return found
+            weights[term] = weights.get(term, 0.0) + edge.weight
+    return weights
 
 
 def _weights_in(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Mapping[Term, float]:
@@ -148,11 +148,11 @@ def _weights_in(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Mapping
 
     table = store.table("edges", columns=["prompt", *_ENDS, "side", "weight"])
     table = table.filter(pc.is_in(table["prompt"], value_set=pa.array(prompts, pa.int64())))
-    found = {}
+    weights = {}
     for row in table.group_by([*_ENDS, "side"]).aggregate([("weight", "sum")]).to_pylist():
         ends = [Component(*(row[f"{end}_{name}"] for name in ("kind", "layer", "head"))) for end in ("from", "to")]
-        found[Term(ends[0], ends[1], row["side"])] = row["weight_sum"]
-    return found
+        weights[Term(ends[0], ends[1], row["side"])] = row["weight_sum"]
+    return weights
 
 
 # Which circuits were published for a model and a task? Lists of components by class, and where each list is from.
@@ -188,9 +188,11 @@ class Published:
     def universe(self) -> tuple[Component, ...]:
         """Every component of the model that could have been named."""
         layers, heads = self.shape
-        found: list[Component] = [Component("head", layer, head) for layer in range(layers) for head in range(heads)]
-        found += [Component("mlp", layer, None) for layer in range(layers)]
-        return tuple(component for component in found if component.kind in self.kinds)
+        components: list[Component] = [
+            Component("head", layer, head) for layer in range(layers) for head in range(heads)
+        ]
+        components += [Component("mlp", layer, None) for layer in range(layers)]
+        return tuple(component for component in components if component.kind in self.kinds)
 
 
 def _heads(*texts: str) -> frozenset[Component]:

@@ -213,13 +213,13 @@ def eap_ig_inputs(masked: Masked, metrics: Sequence[Metric], steps: int = STEPS)
     values = np.empty((len(metrics), *masked.wiring.joined.shape, masked.words.shape[1]))
     size = max(1, rows_with_slopes(masked) // steps)  # prompts at a time
     for start in range(0, len(metrics), size):
-        own = slice(start, start + size)
-        part = prompts_of(masked, own)
+        chunk = slice(start, start + size)
+        part = prompts_of(masked, chunk)
         with exact_matmul(), torch.no_grad():
             _, stream = part.read([everything(1.0, prompt) for prompt in range(len(part.words))])
         total = part.words.new_zeros(values.shape[-1], len(part.words), *masked.wiring.joined.shape)
-        add_products(total, stream.changes, _mean_slopes(part, metrics[own], steps), masked.wiring)
-        values[own] = by_edge(total, masked.wiring)
+        add_products(total, stream.changes, _mean_slopes(part, metrics[chunk], steps), masked.wiring)
+        values[chunk] = by_edge(total, masked.wiring)
     return values
 
 
@@ -241,9 +241,9 @@ def _mean_slopes(masked: Masked, metrics: Sequence[Metric], steps: int) -> Slope
     for first in range(0, steps, size):
         parts = [(step + 1) / steps for step in range(first, min(first + size, steps))]
         words = torch.cat([start + part * (masked.words - start) for part in parts])
-        there = replace(masked, words=words, baseline=None)
+        interpolated = replace(masked, words=words, baseline=None)
         _, slopes = reader_slopes(
-            there, list(metrics) * len(parts), [everything(1.0, row) for row in range(len(words))]
+            interpolated, list(metrics) * len(parts), [everything(1.0, row) for row in range(len(words))]
         )
         means = [
             (readers, slope.reshape(len(readers), -1, *masked.words.shape).sum(1) / steps) for readers, slope in slopes

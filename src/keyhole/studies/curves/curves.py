@@ -63,10 +63,12 @@ def curves(
     model = model_of(store, model)
     with model._steady():
         stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
-        seen, cut = (questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried))
+        shown_questions, tried_questions = (
+            questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried)
+        )
         result = compare_methods(
-            seen,
-            cut,
+            shown_questions,
+            tried_questions,
             settings,
             stand_in=stand_in,
             files=given,
@@ -92,29 +94,29 @@ def compare_methods(
     _require_no_tokens(files, settings)
     if settings.per == "prompt":
         shown = tried
-    seen, groups = (groups_of(questions, stand_in) for questions in (shown, tried))
+    shown_groups, groups = (groups_of(questions, stand_in) for questions in (shown, tried))
     if settings.tokens == "kept" and settings.per == "task":  # on other prompts of the same kind
-        both = {group.kind for group in seen} & {group.kind for group in groups}
-        seen, groups = ([group for group in some if group.kind in both] for some in (seen, groups))
-    if not seen or not groups:
+        both = {group.kind for group in shown_groups} & {group.kind for group in groups}
+        shown_groups, groups = ([group for group in some if group.kind in both] for some in (shown_groups, groups))
+    if not shown_groups or not groups:
         raise KeyholeError(_nothing_left(settings))
     wiring, dims = groups[0].masked.wiring, groups[0].masked.model.dims
     from_files = {Path(file.name).name: file_scores(file, wiring, dims) for file in files}
     if len(from_files) < len(files):
         raise KeyholeError("two files have the same name, and cannot be distinguished: rename one.")
-    shown_count = sum(len(group.numbers) for group in seen)
+    shown_count = sum(len(group.numbers) for group in shown_groups)
     cutting = Cutting(groups, settings, progress or silent)
     cutting.plan(files=len(files), shown=shown_count)
     (announce or _unannounced)(cutting.seconds_left)
-    scored = (ranked(method, seen, shown, settings, cutting.scored(method)) for method in settings.compared)
+    scored = (ranked(method, shown_groups, shown, settings, cutting.scored(method)) for method in settings.compared)
     keys = {key_of(group, i, settings) for group in groups for i in range(len(group.numbers))}
     read = (Ranked(name, dict.fromkeys(keys, scores), scores) for name, scores in from_files.items())
     result = cutting.curves(itertools.chain(scored, read))
-    own = settings.tokens == "dropped" and settings.per == "task" and "accpp" in settings.compared
+    with_own = settings.tokens == "dropped" and settings.per == "task" and "accpp" in settings.compared
     return replace(
         result,
         found_on=shown_count,
-        own=own_circuits(groups, tried, np.random.default_rng(settings.seed)) if own else None,
+        own_circuits=own_circuits(groups, tried, np.random.default_rng(settings.seed)) if with_own else None,
     )
 
 
@@ -157,20 +159,20 @@ def _nothing_left(settings: CurveSettings) -> str:
 def own_circuits(groups: Sequence[Group], tried: Sequence[CohortQuestion], rng: np.random.Generator) -> OwnCircuits:
     """What is left of each answer with the edges of its own circuit alone, and with those of another prompt's."""
     parts = [part for group in groups for part in group.parts(1)]
-    found = []
+    circuits = []
     for part in parts:
         wiring, question = part.masked.wiring, tried[part.numbers[0]]
         scores = circuit_scores(traced("accpp", question), wiring, len(question.run))
-        found.append(scores.sum(-1)[tuple(wiring.edges.T)] > 0)
+        circuits.append(scores.sum(-1)[tuple(wiring.edges.T)] > 0)
     cycle = rng.permutation(len(parts))  # each is tried with the next one's, so that none meets its own
     places = np.argsort(cycle)
     left = np.empty((2, len(parts)))
     with exact_matmul():
         for i, part in enumerate(parts):
-            other = found[cycle[(places[i] + 1) % len(parts)]]
-            for row, edges in enumerate((found[i], other)):
+            other = circuits[cycle[(places[i] + 1) % len(parts)]]
+            for row, edges in enumerate((circuits[i], other)):
                 left[row, i] = float(part.answers(part.masked.kept(np.flatnonzero(edges)))[0])
-    return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in found])))
+    return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in circuits])))
 
 
 def with_baseline(prompts: Prompts, settings: CurveSettings) -> list[int]:

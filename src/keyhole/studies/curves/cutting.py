@@ -116,8 +116,8 @@ def orders_of(method: Ranked, group: Group, settings: CurveSettings, draw: int =
     if not method.scores:
         return [ordered(None, n, rng)]
     keys = [key_of(group, i, settings) for i in range(len(group.numbers))]
-    one = len(set(keys)) == 1 and len(keys) > 1
-    return [ordered(method.scores[key], n, rng, absolute=absolute) for key in (keys[:1] if one else keys)]
+    shared = len(set(keys)) == 1 and len(keys) > 1
+    return [ordered(method.scores[key], n, rng, absolute=absolute) for key in (keys[:1] if shared else keys)]
 
 
 def left_with(group: Group, orders: Sequence[Order], sizes: Sequence[int], settings: CurveSettings) -> np.ndarray:
@@ -225,15 +225,15 @@ class Cutting:
         left, at = [], []
         for draw in range(1 if method.scores else settings.draws):
             orders = [orders_of(method, group, settings, draw) for group in groups]
-            sizes = [[[kept(share, len(own[0]))] for own in orders] for share in SHARES[:-1]]
+            sizes = [[[kept(share, len(order[0]))] for order in orders] for share in SHARES[:-1]]
             left.append([self._left(orders, some) for some in sizes] + [whole])
             at.append([self._left(orders, [[n]] * len(groups)) for n in self.counts])
         alone, mean = None, None
         if method.scores:
-            found = [self._found(method, group) for group in groups]
-            alone = self._left(orders, found)
+            counts = [self._found(method, group) for group in groups]
+            alone = self._left(orders, counts)
             weights = [len(group.numbers) for group in groups]
-            mean = round(float(np.average([np.mean(some) for some in found], weights=weights)))
+            mean = round(float(np.average([np.mean(some) for some in counts], weights=weights)))
         by_count = np.array(at).reshape(len(at), len(self.counts), len(whole))
         return Curve(method.method, mean, np.array(left), alone, self.counts, by_count, method.components)
 
@@ -242,15 +242,17 @@ class Cutting:
         keys = list(dict.fromkeys(key_of(group, i, self._settings) for i in range(len(group.numbers))))
         scores = [method.scores[key] for key in keys]
         if self._settings.ranking == "absolute":
-            scores = [np.abs(own) for own in scores]
+            scores = [np.abs(values) for values in scores]
         least = _FOUND.get(method.method, 0.0)
-        return [int((found > least).sum()) for found in scores]
+        return [int((values > least).sum()) for values in scores]
 
     def _left(
         self, orders: Sequence[Sequence[np.ndarray]], sizes: Sequence[Sequence[int]], *, count: bool = True
     ) -> Float[np.ndarray, "prompt"]:
         pairs = zip(self._groups, orders, sizes, strict=True)
-        left = np.concatenate([left_with(group, own, some, self._settings) for group, own, some in pairs])
+        left = np.concatenate(
+            [left_with(group, group_orders, group_sizes, self._settings) for group, group_orders, group_sizes in pairs]
+        )
         if count:
             self._report(1)
         return left

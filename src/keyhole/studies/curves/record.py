@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from keyhole._moved import attributes_of
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.wiring import Wiring
@@ -58,8 +59,8 @@ class OwnCircuits:
 
     __repr__ = brief
 
-    own: Float[np.ndarray, "prompt"]
-    other: Float[np.ndarray, "prompt"]
+    with_own: Float[np.ndarray, "prompt"]
+    with_other: Float[np.ndarray, "prompt"]
     edges: float  # of a circuit, on average
 
 
@@ -80,7 +81,7 @@ class Curves(Reported):
     nothing: Float[np.ndarray, "prompt"]
     error: float  # of the pass with all edges, against the model's own logits
     curves: tuple[Curve, ...]
-    own: OwnCircuits | None = None
+    own_circuits: OwnCircuits | None = None
     wiring: Wiring | None = None  # which edges there are
     dims: Dims | None = None  # of the model
 
@@ -102,12 +103,16 @@ class Curves(Reported):
 
     def alone(self, method: str) -> Interval | None:
         """F of all edges that a method found, and nothing else."""
-        own = self[method].alone
-        return None if own is None else self._of(own)
+        answers = self[method].alone
+        return None if answers is None else self._of(answers)
 
     def of_own_circuits(self) -> tuple[Interval, Interval] | None:
         """F of each prompt's own circuit, and of another prompt's."""
-        return None if self.own is None else (self._of(self.own.own), self._of(self.own.other))
+        return (
+            None
+            if self.own_circuits is None
+            else (self._of(self.own_circuits.with_own), self._of(self.own_circuits.with_other))
+        )
 
     def _of(self, answers: Float[np.ndarray, "prompt"]) -> Interval:
         return with_interval(self._drawn(answers[None, None])[:, 0, 0])
@@ -165,13 +170,13 @@ class Curves(Reported):
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a method, best CMD first: its areas, how many edges it found, and what these are worth alone."""
-        found = []
+        rows = []
         for curve in self.curves:
-            own = {"cpr": self.cpr(curve.method), "cmd": self.cmd(curve.method)}
-            row: dict[str, Any] = {"method": curve.method, **own, "at": self.distances(curve.method)}
+            areas = {"cpr": self.cpr(curve.method), "cmd": self.cmd(curve.method)}
+            row: dict[str, Any] = {"method": curve.method, **areas, "at": self.distances(curve.method)}
             row["found"] = curve.found
-            found.append({**row, "alone": self.alone(curve.method)})
-        return sorted(found, key=lambda row: row["cmd"][0])
+            rows.append({**row, "alone": self.alone(curve.method)})
+        return sorted(rows, key=lambda row: row["cmd"][0])
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
@@ -188,10 +193,10 @@ class Curves(Reported):
         ]
         means = {"everything": float(self.everything.mean()), "nothing": float(self.nothing.mean())}
         chosen = {name: getattr(self.settings, name) for name in ("baseline", "tokens", "ranking", "per", "seed")}
-        own, told = self.of_own_circuits(), {name: getattr(self, name) for name in names} | chosen | means
-        if own is not None and self.own is not None:
-            told["own_circuits"] = {"own": own[0], "other": own[1], "edges": self.own.edges}
-        return {**told, "methods": methods}
+        kept_own, plain = self.of_own_circuits(), {name: getattr(self, name) for name in names} | chosen | means
+        if kept_own is not None and self.own_circuits is not None:
+            plain["own_circuits"] = {"own": kept_own[0], "other": kept_own[1], "edges": self.own_circuits.edges}
+        return {**plain, "methods": methods}
 
     def to_dataframe(self) -> "DataFrame":
         """A row for each method and share."""
@@ -234,15 +239,15 @@ class Curves(Reported):
         )
 
     @property
-    def own_told(self) -> str:
+    def own_text(self) -> str:
         """How each prompt's own circuit does, in words; empty where it was not asked."""
-        found = self.of_own_circuits()
-        if found is None or self.own is None:
+        both = self.of_own_circuits()
+        if both is None or self.own_circuits is None:
             return ""
-        own, other = (as_text(one, 2) for one in found)
+        with_own, with_other = (as_text(interval, 2) for interval in both)
         return (
-            f"With the edges of its own ACC++ circuit alone ({self.own.edges:.0f} of {self.edges:,}), each prompt "
-            f"keeps f = {own}; with those of another prompt's, {other}."
+            f"With the edges of its own ACC++ circuit alone ({self.own_circuits.edges:.0f} of {self.edges:,}), each "
+            f"prompt keeps f = {with_own}; with those of another prompt's, {with_other}."
         )
 
     def report(self) -> Report:
@@ -270,6 +275,9 @@ class Curves(Reported):
                 name = f"{curve.method.removesuffix('.json')}.json"
                 paths.append(write_mib_scores(place / name, scores, self.wiring, self.dims))
         return paths
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("Curves")
 
 
 def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float[np.ndarray, "*any"]:

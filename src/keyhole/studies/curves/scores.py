@@ -53,14 +53,14 @@ def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[CohortQu
         raise KeyholeError("random edges have no scores: they are drawn.")
     if method in _ATTRIBUTED:
         return _ATTRIBUTED[method](group.masked, group.metrics)
-    asked = [questions[number] for number in group.numbers]
+    in_group = [questions[number] for number in group.numbers]
     if method == "share":
-        values = [own.values for own in shares_together(group.masked, group.metrics, range(len(asked)))]
+        values = [shares.values for shares in shares_together(group.masked, group.metrics, range(len(in_group)))]
     elif method == "sufficient":
-        values = sufficient(group, asked)
+        values = sufficient(group, in_group)
     else:
         wiring = group.masked.wiring
-        values = [circuit_scores(traced(method, one), wiring, len(one.run)) for one in asked]
+        values = [circuit_scores(traced(method, question), wiring, len(question.run)) for question in in_group]
     return np.stack(values)
 
 
@@ -85,12 +85,12 @@ def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[
     wiring = group.masked.wiring
     all_shares = shares_together(group.masked, group.metrics, range(len(questions)))
     searches = [
-        Search(group.masked, metric, own, reach_of(question.run, wiring), prompt=i)
-        for i, (metric, own, question) in enumerate(zip(group.metrics, all_shares, questions, strict=True))
+        Search(group.masked, metric, shares, reach_of(question.run, wiring), prompt=i)
+        for i, (metric, shares, question) in enumerate(zip(group.metrics, all_shares, questions, strict=True))
     ]
     scores = []
-    for own, circuit in zip(all_shares, search_together(searches), strict=True):
-        values = own.values / (BELOW * max(float(np.abs(own.values).max()), 1e-30))
+    for shares, circuit in zip(all_shares, search_together(searches), strict=True):
+        values = shares.values / (BELOW * max(float(np.abs(shares.values).max()), 1e-30))
         if isinstance(circuit, Found):
             values[tuple(circuit.edges.T)] += 1.0
         scores.append(values)
@@ -128,9 +128,9 @@ def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> Float[np.nd
 def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, "edge"]:
     """A file's scores, signed as they are; of a circuit without scores, 1 on its edges. What it lacks is 0."""
     file.require_sizes(dims.layers, dims.heads, dims.d_model)
-    plain = not any(own.score for own in file.edges.values())
+    plain = not any(entry.score for entry in file.edges.values())
     total = np.zeros(wiring.joined.shape)
-    for edge, own in file.edges.items():
+    for edge, entry in file.edges.items():
         reader = Reader(edge.side, edge.target.layer, edge.target.head)
         place = wiring.place(edge.source, reader)
         if place is None:
@@ -138,7 +138,7 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
                 f"{file.name} has an edge {edge.source} -> {reader}, and this model has none: its MLPs read what the "
                 "heads of their layer read, and not what these write. Give the file's own model."
             )
-        total[place] = float(own.kept) if plain else own.score
+        total[place] = float(entry.kept) if plain else entry.score
     return np.asarray(total[tuple(wiring.edges.T)])
 
 

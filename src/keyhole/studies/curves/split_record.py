@@ -61,8 +61,8 @@ class Splits(Reported):
     def rows(self) -> list[dict[str, Any]]:
         """One circuit, every split, and random splits of the same sizes."""
         names: list[tuple[str, Split | None]] = [(ALL, None)]
-        for own in self.splits:
-            names += [(own.name, own), (random_name(own.name), None)]
+        for each in self.splits:
+            names += [(each.name, each), (random_name(each.name), None)]
         rows = []
         for name, split in names:
             row: dict[str, Any] = {"split": name, "f": self.kept(name), "cmd": self.cmd(name)}

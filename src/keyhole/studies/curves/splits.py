@@ -62,10 +62,17 @@ def splits(
     with model._steady():
         stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
         patching = settings.baseline == "counterfactual"
-        seen, cut = (questions_of(store, model, some, counterfactuals=patching) for some in (shown, tried))
-        of_half = [{name: [own[i] for i in half] for name, own in given.items()} for half in (shown, tried)]
+        shown_questions, tried_questions = (
+            questions_of(store, model, numbers_of, counterfactuals=patching) for numbers_of in (shown, tried)
+        )
+        of_half = [{name: [group_of[i] for i in half] for name, group_of in given.items()} for half in (shown, tried)]
         result = compare_splits(
-            (seen, cut), (of_half[0], of_half[1]), settings, stand_in=stand_in, announce=announce, progress=progress
+            (shown_questions, tried_questions),
+            (of_half[0], of_half[1]),
+            settings,
+            stand_in=stand_in,
+            announce=announce,
+            progress=progress,
         )
     named = tuple(replace(split, note=notes.get(split.name, "")) for split in result.splits)
     return replace(result, splits=named, curves=replace(result.curves, task=str(store.manifest.task.get("name"))))
@@ -84,9 +91,10 @@ def compare_splits(
     stand_in = stand_in or StandIn()
     method = _method(settings)
     kept = [[i for i, question in enumerate(some) if question in stand_in] for some in questions]
-    shown, tried = ([some[i] for i in own] for some, own in zip(questions, kept, strict=True))
+    shown, tried = ([some[i] for i in indices] for some, indices in zip(questions, kept, strict=True))
     groups = [
-        {name: [own[i] for i in half] for name, own in some.items()} for some, half in zip(labels, kept, strict=True)
+        {name: [of_prompts[i] for i in half] for name, of_prompts in some.items()}
+        for some, half in zip(labels, kept, strict=True)
     ]
     sizes = {name: _sizes(name, groups[0][name], groups[1][name]) for name in groups[0]}
     # Orders of edges are a prompt's own here: that of its group.
@@ -99,27 +107,27 @@ def compare_splits(
     plan = [_ranked(ALL, scores, [0] * len(shown), [0] * len(tried))]
     rng = np.random.default_rng(settings.seed)
     for name in sizes:
-        seen, cut = list(groups[0][name]), list(groups[1][name])
-        plan.append(_ranked(name, scores, seen, cut))
+        shown_labels, tried_labels = list(groups[0][name]), list(groups[1][name])
+        plan.append(_ranked(name, scores, shown_labels, tried_labels))
         for _ in range(settings.draws):  # of the same sizes, in both halves
-            drawn = ([some[i] for i in rng.permutation(len(some))] for some in (seen, cut))
+            drawn = ([some[i] for i in rng.permutation(len(some))] for some in (shown_labels, tried_labels))
             plan.append(_ranked(random_name(name), scores, *drawn))
     result = cutting.curves(plan)
     merged = tuple(_merged([curve for curve in result.curves if curve.method == name]) for name in _names(plan))
     return Splits(
         method=method,
         curves=replace(result, curves=merged, settings=replace(each, per="task"), found_on=len(shown)),
-        splits=tuple(Split(name, own) for name, own in sizes.items()),
+        splits=tuple(Split(name, counts) for name, counts in sizes.items()),
     )
 
 
-def _ranked(name: str, scores: Mapping[Hashable, Scores], seen: Labels, cut: Labels) -> Ranked:
+def _ranked(name: str, scores: Mapping[Hashable, Scores], shown_labels: Labels, tried_labels: Labels) -> Ranked:
     """For each held-out prompt, the mean scores of shown prompts of its group."""
     members: dict[Hashable, list[Scores]] = {}
-    for i, label in enumerate(seen):
+    for i, label in enumerate(shown_labels):
         members.setdefault(label, []).append(scores[i])
-    means = {label: np.mean(some, axis=0) for label, some in members.items()}
-    return Ranked(name, {i: means[label] for i, label in enumerate(cut)})
+    means = {label: np.mean(shown, axis=0) for label, shown in members.items()}
+    return Ranked(name, {i: means[label] for i, label in enumerate(tried_labels)})
 
 
 def _merged(draws: Sequence[Curve]) -> Curve:
@@ -132,9 +140,9 @@ def _names(plan: Sequence[Ranked]) -> list[str]:
     return list(dict.fromkeys(method.method for method in plan))
 
 
-def _sizes(name: str, seen: Labels, cut: Labels) -> tuple[tuple[str, int, int], ...]:
+def _sizes(name: str, shown_labels: Labels, tried_labels: Labels) -> tuple[tuple[str, int, int], ...]:
     """Each group, largest first, and its prompts, shown and held out."""
-    shown, tried = Counter(seen), Counter(cut)
+    shown, tried = Counter(shown_labels), Counter(tried_labels)
     if set(shown) != set(tried) or len(shown) < 2:
         raise KeyholeError(
             f"{name} splits the shown prompts in {len(shown)} groups and the held-out ones in {len(tried)}: both need "
@@ -164,7 +172,7 @@ def _groups(
 ) -> tuple[dict[str, dict[int, Hashable]], dict[str, str]]:
     """Which group each prompt is of, under every split; and what is to be said of a split."""
     known = labels_of(store, numbers)
-    found: dict[str, dict[int, Hashable]] = {}
+    groups: dict[str, dict[int, Hashable]] = {}
     notes = {}
     for name in dict.fromkeys(by):
         if name == FAMILIES:
@@ -173,14 +181,16 @@ def _groups(
                 result = families(store, k=2, seed=seed)
                 notes[name] = "no cut is significant: these are the two best families"
             pairs = zip(result.prompts.tolist(), result.labels.tolist(), strict=True)
-            found[name] = {prompt: label for prompt, label in pairs if label > 0}
+            groups[name] = {prompt: label for prompt, label in pairs if label > 0}
         elif name in known:
-            found[name] = {i: own for i, own in zip(numbers.tolist(), known[name], strict=True) if own is not None}
+            groups[name] = {
+                i: label for i, label in zip(numbers.tolist(), known[name], strict=True) if label is not None
+            }
         else:
             raise KeyholeError(
                 f"prompts cannot be split by {name!r}: this store has families, {', '.join(known) or 'no labels'}."
             )
-    return found, notes
+    return groups, notes
 
 
 def _halves(
@@ -191,16 +201,16 @@ def _halves(
     Which of a combination are shown is drawn by the seed: rankings of another half may differ more than intervals say.
     """
     drawn = np.random.default_rng((settings.seed, 1)).permutation(np.array(numbers)).tolist()
-    fit = [i for i in drawn if all(i in own for own in groups.values())]
-    fit.sort(key=lambda i: tuple(str(own[i]) for own in groups.values()))
+    fit = [i for i in drawn if all(i in group_of for group_of in groups.values())]
+    fit.sort(key=lambda i: tuple(str(group_of[i]) for group_of in groups.values()))
     both = spread(fit, 2 * settings.prompts)
     while True:
         shown, tried = both[::2], both[1::2]
         rare = {
             i
-            for own in groups.values()
+            for group_of in groups.values()
             for i in both
-            if min(sum(own[j] == own[i] for j in half) for half in (shown, tried)) < LEAST
+            if min(sum(group_of[j] == group_of[i] for j in half) for half in (shown, tried)) < LEAST
         }
         if not rare:
             break

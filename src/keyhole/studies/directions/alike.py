@@ -58,7 +58,9 @@ def directions(
     heard: Sequence[Heard], taken: Mapping[int, Float[Tensor, "d_model q"]] | None = None
 ) -> Float[Tensor, "heads d_model"]:
     """The mean of every head's signals, each of length 1, as a direction; zero where nothing is left."""
-    rows = [_mean(one, one.used[None], None if taken is None else taken[one.layer])[0][0] for one in heard]
+    rows = [
+        _mean(signals, signals.used[None], None if taken is None else taken[signals.layer])[0][0] for signals in heard
+    ]
     return torch.stack(rows) if rows else torch.zeros(0, 0, dtype=torch.float64)
 
 
@@ -69,12 +71,12 @@ def shuffled(
     generator: torch.Generator,
 ) -> Float[Tensor, "draw heads d_model"]:
     """The same with other channels of each head: a permutation of them, the same in all its firings."""
-    found = []
-    for one in heard:
-        turns = torch.rand(draws, one.basis.shape[1], generator=generator).argsort(1)
-        a = one.written * one.chosen[:, turns].transpose(0, 1)
-        found.append(_mean(one, a, None if taken is None else taken[one.layer])[0].float())
-    return torch.stack(found, dim=1)
+    vectors = []
+    for signals in heard:
+        turns = torch.rand(draws, signals.basis.shape[1], generator=generator).argsort(1)
+        a = signals.written * signals.chosen[:, turns].transpose(0, 1)
+        vectors.append(_mean(signals, a, None if taken is None else taken[signals.layer])[0].float())
+    return torch.stack(vectors, dim=1)
 
 
 def resampled(
@@ -84,16 +86,18 @@ def resampled(
     generator: torch.Generator,
 ) -> Float[Tensor, "draw heads d_model"]:
     """The same with prompts drawn again, with replacement; a head whose prompts were not drawn keeps its own."""
-    prompts = sorted({prompt for one in heard for prompt in one.prompt.tolist()})
+    prompts = sorted({prompt for signals in heard for prompt in signals.prompt.tolist()})
     places = torch.randint(len(prompts), (draws, len(prompts)), generator=generator)
     counts = torch.nn.functional.one_hot(places, len(prompts)).sum(1).double()
     number = {prompt: i for i, prompt in enumerate(prompts)}
-    found = []
-    for one in heard:
-        weight = counts[:, [number[prompt] for prompt in one.prompt.tolist()]]
+    vectors = []
+    for signals in heard:
+        weight = counts[:, [number[prompt] for prompt in signals.prompt.tolist()]]
         weight = torch.where(weight.sum(1, keepdim=True) > 0, weight, 1.0)
-        found.append(_mean(one, one.used[None], None if taken is None else taken[one.layer], weight)[0].float())
-    return torch.stack(found, dim=1)
+        vectors.append(
+            _mean(signals, signals.used[None], None if taken is None else taken[signals.layer], weight)[0].float()
+        )
+    return torch.stack(vectors, dim=1)
 
 
 def _mean(
@@ -110,8 +114,8 @@ def _mean(
         inside = taken.T @ basis
         left = whole - (a @ inside.T).square().sum(-1)
         basis = basis - taken @ inside
-    there = left > _NOTHING * whole
-    scale = torch.where(there, left.clamp_min(1e-300).rsqrt(), 0.0)
+    remains = left > _NOTHING * whole
+    scale = torch.where(remains, left.clamp_min(1e-300).rsqrt(), 0.0)
     scale = scale if weight is None else scale * weight
     mean = torch.einsum("df,dfc->dc", scale, a.expand(len(scale), -1, -1)) @ basis.T
     share = float((left / whole.clamp_min(1e-300)).clamp(0, 1).mean())
@@ -152,20 +156,20 @@ def likeness(
 
     `absolute`: vectors whose sign says nothing, as that of channels.
     """
-    heads = [one.place for one in heard]
+    heads = [signals.place for signals in heard]
     generator = torch.Generator().manual_seed(seed)
-    own = directions(heard, taken)
+    vectors = directions(heard, taken)
     others = shuffled(heard, taken, draws, generator)
-    again = resampled(heard, taken, draws if any(len(one) > 1 for one in heard) else 1, generator)
-    told = [_pairs(x, heads, limit, absolute) for x in (own[None], again, others)]
-    (near, cosine), (nears, means), (null_near, null) = told
+    again = resampled(heard, taken, draws if any(len(signals) > 1 for signals in heard) else 1, generator)
+    compared = [_pairs(x, heads, limit, absolute) for x in (vectors[None], again, others)]
+    (near, cosine), (nears, means), (null_near, null) = compared
     return Likeness(
         taken=top,
         pairs=len(apart(heads)[0]),
-        left=float(np.mean([_mean(one, one.used[None], taken[one.layer])[1] for one in heard])),
+        left=float(np.mean([_mean(signals, signals.used[None], taken[signals.layer])[1] for signals in heard])),
         near=_around(float(near), nears),
         cosine=_around(float(cosine), means),
-        rank=int(rank_of(own)),
+        rank=int(rank_of(vectors)),
         shuffled_near=_range(null_near),
         shuffled_cosine=_range(null),
         shuffled_rank=_range(rank_of(others[:_RANKED])),
@@ -179,10 +183,10 @@ def _pairs(
 ) -> tuple[Float[Tensor, "draw"], Float[Tensor, "draw"]]:
     """The share of near pairs and the mean cosine of each draw, one at a time: hundreds of channels have many pairs."""
     near, mean = [], []
-    for one in vectors:
-        found = cosines(one, heads).abs() if absolute else cosines(one, heads)
-        near.append((found > limit).double().mean())
-        mean.append(found.mean())
+    for draw in vectors:
+        values = cosines(draw, heads).abs() if absolute else cosines(draw, heads)
+        near.append((values > limit).double().mean())
+        mean.append(values.mean())
     return torch.stack(near), torch.stack(mean)
 
 

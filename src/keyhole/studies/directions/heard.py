@@ -71,11 +71,11 @@ def of_firings(firings: Iterable[Firing], runs: Mapping[int, int]) -> Iterator[C
 
 def of_circuit(circuit: Circuit, run: int) -> Iterator[Caused]:
     """The sides of a circuit's firings, out of its edges."""
-    found: dict[tuple[int, SideName], list[Signal]] = defaultdict(list)
+    by_node: dict[tuple[int, SideName], list[Signal]] = defaultdict(list)
     for edge in circuit.edges:
         if edge.side in ("dest", "src"):
-            found[edge.receiver, edge.side].append(circuit.signal(edge))
-    for (node, side), signals in found.items():
+            by_node[edge.receiver, edge.side].append(circuit.signal(edge))
+    for (node, side), signals in by_node.items():
         into = circuit.nodes[node]
         assert into.layer is not None and into.head is not None
         yield Caused(run, into.layer, into.head, side, tuple(signals))
@@ -84,17 +84,17 @@ def of_circuit(circuit: Circuit, run: int) -> Iterator[Caused]:
 def hear(writes: Writes, caused: Iterable[Caused], prompts: Sequence[int]) -> list[Heard]:
     """The signals of each head and side, in order; `prompts` numbers the runs. An offset is no one's write."""
     groups: dict[tuple[SideName, int, int], list[Caused]] = defaultdict(list)
-    for one in caused:
-        if any(signal.writer.kind not in OFFSETS for signal in one.signals):
-            groups[one.side, one.layer, one.head].append(one)
-    found = [_heard(writes, own, prompts) for _, own in sorted(groups.items())]
-    return [one for one in found if one is not None]
+    for cause in caused:
+        if any(signal.writer.kind not in OFFSETS for signal in cause.signals):
+            groups[cause.side, cause.layer, cause.head].append(cause)
+    heard = [_heard(writes, causes, prompts) for _, causes in sorted(groups.items())]
+    return [signals for signals in heard if signals is not None]
 
 
 def _heard(writes: Writes, caused: Sequence[Caused], prompts: Sequence[int]) -> Heard | None:
     """All firings of one head on one side; those whose writers put nothing into their channels are left out."""
     side, layer, head = caused[0].side, caused[0].layer, caused[0].head
-    signals = [(i, s) for i, one in enumerate(caused) for s in one.signals if s.writer.kind not in OFFSETS]
+    signals = [(i, s) for i, cause in enumerate(caused) for s in cause.signals if s.writer.kind not in OFFSETS]
     row = torch.tensor([i for i, _ in signals])
     om = writes.omega(layer)
     basis = (om.u(head) if side == "dest" else om.v(head)).double().cpu()
@@ -113,18 +113,18 @@ def _heard(writes: Writes, caused: Sequence[Caused], prompts: Sequence[int]) -> 
         return None
     share = (coordinates * mask * used[row]).sum(1) / energy[row]
     authors = _authors([s.writer for _, s in signals], share, kept[row], int(kept.sum()))
-    of = torch.tensor([prompts[one.run] for one in caused])
+    of = torch.tensor([prompts[cause.run] for cause in caused])
     return Heard(layer, head, side, of[kept], used[kept], written[kept], chosen[kept], basis, authors)
 
 
 def _authors(
     writers: Sequence[Writer], share: Float[Tensor, "signal"], kept: Bool[Tensor, "signal"], firings: int
 ) -> dict[Component, float]:
-    found: dict[Component, float] = defaultdict(float)
+    shares: dict[Component, float] = defaultdict(float)
     for writer, value, counts in zip(writers, share.tolist(), kept.tolist(), strict=True):
         if counts:
-            found[Component.of(writer)] += value / firings
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            shares[Component.of(writer)] += value / firings
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def joined(parts: Iterable[Heard]) -> list[Heard]:
@@ -132,20 +132,20 @@ def joined(parts: Iterable[Heard]) -> list[Heard]:
     groups: dict[tuple[SideName, int, int], list[Heard]] = defaultdict(list)
     for part in parts:
         groups[part.side, part.layer, part.head].append(part)
-    return [_joined(own) for _, own in sorted(groups.items())]
+    return [_joined(group) for _, group in sorted(groups.items())]
 
 
-def _joined(own: Sequence[Heard]) -> Heard:
-    total, authors = sum(map(len, own)), defaultdict[Component, float](float)
-    for one in own:
-        for author, share in one.authors.items():
-            authors[author] += share * len(one) / total
+def _joined(parts: Sequence[Heard]) -> Heard:
+    total, authors = sum(map(len, parts)), defaultdict[Component, float](float)
+    for part in parts:
+        for author, share in part.authors.items():
+            authors[author] += share * len(part) / total
     return replace(
-        own[0],
-        prompt=torch.cat([one.prompt for one in own]),
-        used=torch.cat([one.used for one in own]),
-        written=torch.cat([one.written for one in own]),
-        chosen=torch.cat([one.chosen for one in own]),
+        parts[0],
+        prompt=torch.cat([part.prompt for part in parts]),
+        used=torch.cat([part.used for part in parts]),
+        written=torch.cat([part.written for part in parts]),
+        chosen=torch.cat([part.chosen for part in parts]),
         authors=dict(sorted(authors.items(), key=lambda item: -item[1])),
     )
 
@@ -172,8 +172,8 @@ def draws_text(draws: int) -> str:
     ('', '; 19 draws of the control can show nothing at p 0.01: take 99 or more')
     """
     least = round(1 / SURE) - 1
-    told = f"; {draws} draws of the control can show nothing at p {SURE:g}: take {least} or more"
-    return "" if draws >= least else told
+    doubt = f"; {draws} draws of the control can show nothing at p {SURE:g}: take {least} or more"
+    return "" if draws >= least else doubt
 
 
 def taken_text(taken: int | None) -> str:

@@ -13,11 +13,12 @@ task and parts of two have the same number of prompts.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from keyhole._moved import attributes_of
 from keyhole.brief import Head, brief
 from keyhole.circuits.records import SideName
 from keyhole.errors import KeyholeError
@@ -68,11 +69,14 @@ class HeadUse:
         return self.between / max(1e-12, sum(self.within) / 2)
 
     @property
-    def found(self) -> Literal["same", "in part", "others"]:
+    def verdict(self) -> Literal["same", "in part", "others"]:
         """Does it use the same channels in both tasks?"""
         if self.share >= _SAME:
             return "same"
         return "others" if self.share < _OTHER and self.q <= _SURE else "in part"
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("HeadUse")
 
 
 def channel_use(store: Store) -> dict[Place, Use]:
@@ -89,27 +93,31 @@ def channel_use(store: Store) -> dict[Place, Use]:
     src = np.asarray(pc.equal(table["side"], "src"))[parents].astype(np.int64)
     places, which = np.unique(np.stack([src, layer, head], axis=1), axis=0, return_inverse=True)
     size = int(channel.max()) + 1
-    found: dict[Place, Use] = {}
+    uses: dict[Place, Use] = {}
     for number, (side, at, index) in enumerate(places.tolist()):
         mine = which.ravel() == number
         prompts, row = np.unique(prompt[mine], return_inverse=True)
         used = np.zeros((len(prompts), size), dtype=bool)
         used[row.ravel(), channel[mine]] = True
-        found["src" if side else "dest", at, index] = Use(prompts, used)
-    return found
+        uses["src" if side else "dest", at, index] = Use(prompts, used)
+    return uses
 
 
 def compare_use(
-    one: Mapping[Place, Use], other: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
+    first: Mapping[Place, Use], second: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
 ) -> tuple[HeadUse, ...]:
     """Every head that fires in enough prompts of both tasks."""
     both = sorted(
-        place for place in one if place in other and min(len(one[place].prompts), len(other[place].prompts)) >= LEAST
+        place
+        for place in first
+        if place in second and min(len(first[place].prompts), len(second[place].prompts)) >= LEAST
     )
     rng = np.random.default_rng(seed)
-    found = [_compared(place, *_padded(one[place].used, other[place].used), draws=draws, rng=rng) for place in both]
-    corrected = benjamini_hochberg([made.p for made in found])
-    return tuple(HeadUse(**{**made.__dict__, "q": q}) for made, q in zip(found, corrected, strict=True))
+    compared = [
+        _compared(place, *_padded(first[place].used, second[place].used), draws=draws, rng=rng) for place in both
+    ]
+    corrected = benjamini_hochberg([use.p for use in compared])
+    return tuple(HeadUse(**{**use.__dict__, "q": q}) for use, q in zip(compared, corrected, strict=True))
 
 
 def _padded(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +172,7 @@ class SharedSide:
     @property
     def coordinate(self) -> bool:
         """More near-equal pairs than other channels would give, with and without what all streams have in common?"""
-        return bool(self.signals) and all(one.near[0] > 0 and one.p <= SURE for one in self.signals)
+        return bool(self.signals) and all(likeness.near[0] > 0 and likeness.p <= SURE for likeness in self.signals)
 
 
 @dataclass(frozen=True)

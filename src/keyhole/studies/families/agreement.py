@@ -57,8 +57,8 @@ def labels_of(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> dict[str,
     place = {number: i for i, number in enumerate(table["prompt"].to_pylist())}
     rows = [place[number] for number in prompts.tolist()]
     columns = {name.removeprefix("label_"): table[name].to_pylist() for name in names}
-    found = {name: tuple(values[row] for row in rows) for name, values in columns.items()}
-    return {name: values for name, values in found.items() if 1 < len({*values} - {None}) < len(values)}
+    by_label = {name: tuple(values[row] for row in rows) for name, values in columns.items()}
+    return {name: values for name, values in by_label.items() if 1 < len({*values} - {None}) < len(values)}
 
 
 def agreements(
@@ -73,13 +73,13 @@ def agreements(
 
     Circuits outside of families are left out of the agreement with a cut.
     """
-    found = []
+    results = []
     for name, values in labels.items():
         rng = np.random.default_rng(seed)
         known = np.array([i for i, value in enumerate(values) if value is not None], np.int64)
         codes = np.unique(np.array([value for value in values if value is not None]), return_inverse=True)[1]
-        found.append(_agreement(name, (known, codes), clustering, distances, (permutations, rng)))
-    return tuple(found)
+        results.append(_agreement(name, (known, codes), clustering, distances, (permutations, rng)))
+    return tuple(results)
 
 
 def _agreement(
@@ -97,11 +97,11 @@ def _agreement(
     some = np.sort(rng.permutation(len(known))[:MOST])
     codes, apart = codes[some], distances[np.ix_(known[some], known[some])].astype(np.float64)
     groups, squares, same = len(np.unique(codes)), apart**2, codes[:, None] == codes[None, :]
-    explained = _beside(lambda one: share_between(squares, one), codes, permutations, rng)
+    explained = _beside(lambda drawn: share_between(squares, drawn), codes, permutations, rng)
     np.fill_diagonal(same, False)
     off = ~np.eye(len(codes), dtype=bool)
     next_one = np.where(off, apart, np.inf).argmin(1)
-    nearest = _beside(lambda one: float((one == one[next_one]).mean()), codes, permutations, rng)
+    nearest = _beside(lambda drawn: float((drawn == drawn[next_one]).mean()), codes, permutations, rng)
     return Agreement(
         label=name,
         values=len(np.unique(label[1])),
@@ -126,34 +126,34 @@ def _of_cut(
     """A measure of a label beside a cut, of the circuits that are in a family; None: there is no cut."""
     if cut is None:
         return None
-    own = cut.labels[label[0]]
-    inside = own != OUTSIDE
-    return _beside(lambda codes: measure(codes, own[inside]), label[1][inside], *how)
+    families = cut.labels[label[0]]
+    inside = families != OUTSIDE
+    return _beside(lambda codes: measure(codes, families[inside]), label[1][inside], *how)
 
 
-def adjusted_rand(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> float:
+def adjusted_rand(first: Int[np.ndarray, "circuits"], second: Int[np.ndarray, "circuits"]) -> float:
     """Pairs on which two partitions agree, 0 by chance and 1 if they are the same (Hubert and Arabie 1985).
 
     >>> adjusted_rand(np.array([0, 0, 1, 1]), np.array([5, 5, 3, 3]))
     1.0
     """
-    table = _table(one, other)
+    table = _table(first, second)
     pairs, rows, columns = (float((x * (x - 1) / 2).sum()) for x in (table, table.sum(1), table.sum(0)))
-    chance = rows * columns / max(len(one) * (len(one) - 1) / 2, 1)
+    chance = rows * columns / max(len(first) * (len(first) - 1) / 2, 1)
     most = (rows + columns) / 2
     return 1.0 if most == chance else (pairs - chance) / (most - chance)
 
 
-def mutual_information(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> float:
+def mutual_information(first: Int[np.ndarray, "circuits"], second: Int[np.ndarray, "circuits"]) -> float:
     """Shared information of two partitions over the mean of their own. Many small groups share much by chance.
 
     >>> mutual_information(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]))
     0.0
     """
-    joint = _table(one, other) / max(len(one), 1)
+    joint = _table(first, second) / max(len(first), 1)
     rows, columns = joint.sum(1), joint.sum(0)
-    own = (_entropy(rows) + _entropy(columns)) / 2
-    return 1.0 if own == 0 else max(0.0, (_entropy(rows) + _entropy(columns) - _entropy(joint.ravel())) / own)
+    entropy = (_entropy(rows) + _entropy(columns)) / 2
+    return 1.0 if entropy == 0 else max(0.0, (_entropy(rows) + _entropy(columns) - _entropy(joint.ravel())) / entropy)
 
 
 def share_between(squares: Float[np.ndarray, "circuits circuits"], codes: Int[np.ndarray, "circuits"]) -> float:
@@ -179,8 +179,8 @@ def _beside(
     return Beside(value, float(null.mean()), float(np.quantile(null, 0.95)), p)
 
 
-def _table(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> Float[np.ndarray, "ones others"]:
-    rows, columns = (np.unique(values, return_inverse=True)[1] for values in (one, other))
+def _table(first: Int[np.ndarray, "circuits"], second: Int[np.ndarray, "circuits"]) -> Float[np.ndarray, "ones others"]:
+    rows, columns = (np.unique(values, return_inverse=True)[1] for values in (first, second))
     shape = (int(rows.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1)
     return np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
@@ -224,11 +224,11 @@ def representatives(
     """Those of all circuits, and of each value of every label that has few."""
     groups: dict[str, np.ndarray] = {"all": np.arange(len(prompts))}
     for name, values in labels.items():
-        own = sorted({value for value in values if value is not None})
-        if len(own) <= MOST_VALUES:
-            groups |= {f"{name}={value}": np.flatnonzero([one == value for one in values]) for value in own}
-    found = []
+        known = sorted({value for value in values if value is not None})
+        if len(known) <= MOST_VALUES:
+            groups |= {f"{name}={value}": np.flatnonzero([each == value for each in values]) for value in known}
+    results = []
     for group, members in groups.items():
         at, mean = medoid(distances, members)
-        found.append(Representative(group, int(prompts[at]), len(members), mean))
-    return tuple(found)
+        results.append(Representative(group, int(prompts[at]), len(members), mean))
+    return tuple(results)

@@ -50,9 +50,9 @@ def modes_of(distances: Float[np.ndarray, "circuits circuits"], *, draws: int, r
     """The test along the first principal coordinate of some circuits."""
     some = np.sort(rng.permutation(len(distances))[:MOST])
     along, share = first_coordinate(distances[np.ix_(some, some)])
-    own = dip(along)
+    observed = dip(along)
     uniform = [dip(rng.uniform(size=len(some))) for _ in range(draws)]
-    return Modes(share, own, (1 + sum(one >= own for one in uniform)) / (draws + 1), draws)
+    return Modes(share, observed, (1 + sum(drawn >= observed for drawn in uniform)) / (draws + 1), draws)
 
 
 def first_coordinate(distances: Float[np.ndarray, "circuits circuits"]) -> tuple[Float[np.ndarray, "circuits"], float]:
@@ -80,15 +80,15 @@ def dip(values: Float[np.ndarray, "circuits"]) -> float:
     before = after - counts / len(values)
     low, high, far = 0, len(x) - 1, 1 / len(values)
     while low < high:
-        own = slice(low, high + 1)
-        rising, rise_at = _hull(x[own], before[own])
-        falling, fall_at = _hull(-x[own][::-1], -after[own][::-1])
+        span = slice(low, high + 1)
+        rising, rise_at = _hull(x[span], before[span])
+        falling, fall_at = _hull(-x[span][::-1], -after[span][::-1])
         falling, fall_at = -falling[::-1], high - low - fall_at[::-1]
         apart = falling - rising
         left, right = _widest(apart, rise_at, fall_at)
         if max(apart[left], apart[right]) <= far:
             break
-        outside = (after[own] - rising)[: left + 1].max(), (falling - before[own])[right:].max()
+        outside = (after[span] - rising)[: left + 1].max(), (falling - before[span])[right:].max()
         far = max(far, *outside)
         low, high = low + left, low + right
     return float(far / 2)
@@ -214,22 +214,22 @@ def clusters(
     if k is not None and not 2 <= k <= n:
         raise KeyholeError(f"{n} circuits cannot be cut into {k} families: ask for 2 to {n}.")
     tree = tree_of(distances) if n > 1 else np.zeros((0, 4))
-    found = cuts_of(distances, tree, least=least, most=max(MOST_FAMILIES, k or 0)) if n > 1 else {}
-    if k is not None and k not in found:
-        told = ", ".join(map(str, sorted(found))) or "none"
-        raise KeyholeError(f"no cut has {k} families of {least} circuits or more; there are cuts into {told}.")
-    steady = stabilities(distances, found, least=least, draws=resamples, rng=rng)
-    best = k if k is not None else _best(found, steady)
-    order = sorted(found)
+    cuts = cuts_of(distances, tree, least=least, most=max(MOST_FAMILIES, k or 0)) if n > 1 else {}
+    if k is not None and k not in cuts:
+        known = ", ".join(map(str, sorted(cuts))) or "none"
+        raise KeyholeError(f"no cut has {k} families of {least} circuits or more; there are cuts into {known}.")
+    steady = stabilities(distances, cuts, least=least, draws=resamples, rng=rng)
+    best = k if k is not None else _best(cuts, steady)
+    order = sorted(cuts)
     nulls: tuple[Null, ...] = ()
     if best is not None:
-        nulls = _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng, progress=progress)
+        nulls = _beside_nulls(matrix, distances, cuts[best], draws=draws, rng=rng, progress=progress)
     modes = None if best is None else modes_of(distances, draws=_MODES, rng=rng)
     return Clustering(
         tree=tree,
         least=least,
-        cuts=tuple(found[one] for one in order),
-        stability=tuple(steady[one] for one in order),
+        cuts=tuple(cuts[number] for number in order),
+        stability=tuple(steady[number] for number in order),
         best=None if best is None else order.index(best),
         given=k is not None,
         nulls=nulls,
@@ -245,18 +245,20 @@ def margin_of(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.
 def explained(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
     """The share of all distances that lies between families. 1 - J is half a squared distance: see `one_cloud`."""
     sizes = np.bincount(labels)
-    own = [float(distances[np.ix_(m, m)].sum(dtype=np.float64)) / max(len(m), 1) for m in _members(labels, len(sizes))]
+    within = [
+        float(distances[np.ix_(m, m)].sum(dtype=np.float64)) / max(len(m), 1) for m in _members(labels, len(sizes))
+    ]
     whole = float(distances.sum(dtype=np.float64)) / len(labels)
-    return 1 - sum(own) / whole if whole > 0 else 0.0
+    return 1 - sum(within) / whole if whole > 0 else 0.0
 
 
 def _members(labels: Int[np.ndarray, "circuits"], groups: int) -> list[np.ndarray]:
-    return [np.flatnonzero(labels == one) for one in range(groups)]
+    return [np.flatnonzero(labels == group) for group in range(groups)]
 
 
-def _best(found: dict[int, Cut], steady: dict[int, np.ndarray]) -> int | None:
-    stable = [one for one in found if steady[one].mean() >= STABLE]
-    return max(stable or found, key=lambda one: found[one].silhouette, default=None)
+def _best(cuts: dict[int, Cut], steady: dict[int, np.ndarray]) -> int | None:
+    stable = [number for number in cuts if steady[number].mean() >= STABLE]
+    return max(stable or cuts, key=lambda number: cuts[number].silhouette, default=None)
 
 
 def _beside_nulls(
@@ -270,29 +272,29 @@ def _beside_nulls(
 ) -> tuple[Null, ...]:
     """Both measures of a cut, and of the cuts of worlds without families, of a sample of circuits."""
     some = np.sort(rng.permutation(len(distances))[:WORLDS])
-    own, labels = distances[np.ix_(some, some)], cut.labels[some]
-    value = np.array([margin_of(own, labels), explained(own, labels)])
-    found = []
+    sampled, labels = distances[np.ix_(some, some)], cut.labels[some]
+    value = np.array([margin_of(sampled, labels), explained(sampled, labels)])
+    nulls = []
     for number, (name, draw) in enumerate(
-        ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(own)))
+        ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(sampled)))
     ):
-        made = []
+        measured = []
         for done in range(draws):
             progress(number * draws + done, 2 * draws)
-            made.append(_measures(draw(rng), cut.families))
-        drawn = np.array(made)
+            measured.append(_measures(draw(rng), cut.families))
+        drawn = np.array(measured)
         p = (1 + (drawn >= value).sum(0)) / (draws + 1)
         for i, measure in enumerate(MEASURES):
             mean, high = float(drawn[:, i].mean()), float(np.quantile(drawn[:, i], 0.95))
-            found.append(Null(name, measure, float(value[i]), mean, high, float(p[i]), draws))
-    return tuple(found)
+            nulls.append(Null(name, measure, float(value[i]), mean, high, float(p[i]), draws))
+    return tuple(nulls)
 
 
 def _measures(distances: Float[np.ndarray, "circuits circuits"], families: int) -> tuple[float, float]:
     """The margin of the best cut of a world, and what its cut into as many families explains (or the next more)."""
-    found = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
-    if not found:
+    cuts = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
+    if not cuts:
         return 0.0, 0.0
-    best = max(found.values(), key=lambda cut: cut.silhouette)
-    as_many = min((one for one in found if one >= families), default=max(found))  # more families explain more
-    return margin_of(distances, best.labels), explained(distances, found[as_many].labels)
+    best = max(cuts.values(), key=lambda cut: cut.silhouette)
+    as_many = min((number for number in cuts if number >= families), default=max(cuts))  # more families explain more
+    return margin_of(distances, best.labels), explained(distances, cuts[as_many].labels)

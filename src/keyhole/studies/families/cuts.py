@@ -53,28 +53,28 @@ def summed(
     distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]
 ) -> Float[np.ndarray, "circuits families"]:
     """Each circuit's summed distance from the members of each family."""
-    return np.stack([distances[labels == one].sum(0, dtype=np.float64) for one in range(1, labels.max() + 1)], 1)
+    return np.stack([distances[labels == family].sum(0, dtype=np.float64) for family in range(1, labels.max() + 1)], 1)
 
 
 def cuts_of(
     distances: Float[np.ndarray, "circuits circuits"], tree: Float[np.ndarray, "merges 4"], *, least: int, most: int
 ) -> dict[int, Cut]:
     """The best cut for every number of families, from 2 to `most`, that leaves no more than half of all outside."""
-    found: dict[int, Cut] = {}
+    cuts: dict[int, Cut] = {}
     for height, clusters, sums in _from_the_top(distances, tree, least):
-        families = sorted(clusters, key=lambda one: -len(clusters[one]))
-        inside = sum(len(clusters[one]) for one in families)
+        families = sorted(clusters, key=lambda cluster: -len(clusters[cluster]))
+        inside = sum(len(clusters[cluster]) for cluster in families)
         if inside < COVERED * len(distances):
             break
         if not 2 <= len(families) <= most:
             continue
         labels = np.full(len(distances), OUTSIDE)
-        for number, one in enumerate(families, 1):
-            labels[clusters[one]] = number
-        mean = float(silhouettes(np.stack([sums[one] for one in families], 1), labels).mean())
-        if len(families) not in found or mean > found[len(families)].silhouette:
-            found[len(families)] = Cut(len(families), mean, len(distances) - inside, height, labels)
-    return found
+        for number, cluster in enumerate(families, 1):
+            labels[clusters[cluster]] = number
+        mean = float(silhouettes(np.stack([sums[cluster] for cluster in families], 1), labels).mean())
+        if len(families) not in cuts or mean > cuts[len(families)].silhouette:
+            cuts[len(families)] = Cut(len(families), mean, len(distances) - inside, height, labels)
+    return cuts
 
 
 def silhouettes(
@@ -82,15 +82,17 @@ def silhouettes(
 ) -> Float[np.ndarray, "circuits"]:
     """How much nearer is each circuit to its own family than to the next? From summed distances to each family."""
     sizes = np.bincount(labels, minlength=sums.shape[1] + 1)[1:]
-    found = np.zeros(len(labels))
+    values = np.zeros(len(labels))
     inside = np.flatnonzero(labels != OUTSIDE)
-    own = labels[inside] - 1
+    family = labels[inside] - 1
     means = sums[inside] / sizes
-    within = sums[inside, own] / np.maximum(sizes[own] - 1, 1)  # a circuit's distance from itself is no part of it
-    means[np.arange(len(inside)), own] = np.inf
+    within = sums[inside, family] / np.maximum(
+        sizes[family] - 1, 1
+    )  # a circuit's distance from itself is no part of it
+    means[np.arange(len(inside)), family] = np.inf
     other = means.min(1)
-    found[inside] = (other - within) / np.maximum(np.maximum(other, within), np.finfo(float).tiny)
-    return found
+    values[inside] = (other - within) / np.maximum(np.maximum(other, within), np.finfo(float).tiny)
+    return values
 
 
 def _from_the_top(
@@ -111,8 +113,8 @@ def _from_the_top(
         whole = sums.pop(at + n)
         parts = [(leaves(int(child)), int(child)) for child in tree[at, :2]]
         (few, small), (many, large) = sorted(parts, key=lambda part: len(part[0]))
-        own = distances[few].sum(0, dtype=np.float64)  # rows: they lie together in memory
-        for members, child, total in ((few, small, own), (many, large, whole - own)):
+        to_few = distances[few].sum(0, dtype=np.float64)  # rows: they lie together in memory
+        for members, child, total in ((few, small, to_few), (many, large, whole - to_few)):
             if len(members) >= least:
                 clusters[child], sums[child] = members, total
         yield float(tree[at, 2]), clusters, sums
@@ -154,16 +156,16 @@ def stabilities(
 ) -> dict[int, Float[np.ndarray, "families"]]:
     """For every cut: the mean Jaccard of each family with the nearest one of a resample. No such cut there: 0."""
     n = len(distances)
-    found = {families: np.zeros(families) for families in cuts}
+    totals = {families: np.zeros(families) for families in cuts}
     for _ in range(draws):
         drawn = np.unique(rng.integers(n, size=min(n, MOST)))
-        own = distances[np.ix_(drawn, drawn)]
+        apart = distances[np.ix_(drawn, drawn)]
         fewest = max(2, round(least * len(drawn) / n))
-        again = cuts_of(own, tree_of(own), least=fewest, most=max(cuts, default=2))
+        again = cuts_of(apart, tree_of(apart), least=fewest, most=max(cuts, default=2))
         for families, cut in cuts.items():
             if families in again:
-                found[families] += matches(cut.labels[drawn], again[families].labels, families)
-    return {families: total / draws for families, total in found.items()}
+                totals[families] += matches(cut.labels[drawn], again[families].labels, families)
+    return {families: total / draws for families, total in totals.items()}
 
 
 def matches(
@@ -203,12 +205,12 @@ class Trades:
     def sweep(self, rng: np.random.Generator) -> None:
         """Pairs of circuits put what only one of them has together, and draw anew as many as each had."""
         order = rng.permutation(len(self.has))
-        for one, other in zip(order[::2], order[1::2], strict=False):
-            mine, theirs = self.has[one], self.has[other]
-            pool = np.flatnonzero(mine != theirs)
-            drawn = rng.permutation(pool)[: int(mine[pool].sum())]
-            mine[pool], theirs[pool] = False, True
-            mine[drawn], theirs[drawn] = True, False
+        for first, second in zip(order[::2], order[1::2], strict=False):
+            has, others = self.has[first], self.has[second]
+            pool = np.flatnonzero(has != others)
+            drawn = rng.permutation(pool)[: int(has[pool].sum())]
+            has[pool], others[pool] = False, True
+            has[drawn], others[drawn] = True, False
 
 
 def shuffled_distances(matrix: "csr_array") -> Callable[[np.random.Generator], np.ndarray]:

@@ -50,7 +50,7 @@ class Average:
     missed: float  # share of a circuit's own terms that it lacks, the mean
 
 
-_NUMBERS = tuple(one.name for one in fields(Average) if one.name != "group")
+_NUMBERS = tuple(number.name for number in fields(Average) if number.name != "group")
 _WHOLE = ("circuits", "union", "size")
 
 
@@ -61,12 +61,14 @@ def averages(
     rng, n = np.random.default_rng(seed), matrix.shape[0]
     binary = matrix.copy()
     binary.data = np.ones_like(binary.data)
-    found = [average(binary, np.arange(n), "all", rng=rng)]
+    results = [average(binary, np.arange(n), "all", rng=rng)]
     for name, members in groups:
-        found.append(average(binary, members, name, rng=rng))
+        results.append(average(binary, members, name, rng=rng))
         random = [rng.choice(n, len(members), replace=False) for _ in range(_CONTROLS)]
-        found.append(_mean([average(binary, np.sort(one), f"as many at random ({name})", rng=rng) for one in random]))
-    return tuple(found)
+        results.append(
+            _mean([average(binary, np.sort(drawn), f"as many at random ({name})", rng=rng) for drawn in random])
+        )
+    return tuple(results)
 
 
 def average(
@@ -75,14 +77,14 @@ def average(
     """The averaged circuit of these circuits (a binary matrix)."""
     from scipy.sparse import csr_array
 
-    own = matrix[members]
-    n, sizes = len(members), np.diff(own.indptr)
-    shares = np.asarray(own.sum(0)).ravel() / n
+    rows = matrix[members]
+    n, sizes = len(members), np.diff(rows.indptr)
+    shares = np.asarray(rows.sum(0)).ravel() / n
     kept = shares >= SHARE
     size = int(kept.sum())
-    inside = np.asarray(own @ kept.astype(np.float64)).ravel()  # of the average's terms, how many each has
-    alike = 1 - between(own, csr_array(kept[None, :].astype(np.float64)))[:, 0]
-    drawn = _resampled(own, rng)
+    inside = np.asarray(rows @ kept.astype(np.float64)).ravel()  # of the average's terms, how many each has
+    alike = 1 - between(rows, csr_array(kept[None, :].astype(np.float64)))[:, 0]
+    drawn = _resampled(rows, rng)
     return Average(
         group=group,
         circuits=n,
@@ -100,22 +102,22 @@ def average(
     )
 
 
-def _resampled(own: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, "draws terms"]:
+def _resampled(rows: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, "draws terms"]:
     """The share of prompts that have each term, in resamples of the prompts."""
-    n = own.shape[0]
+    n = rows.shape[0]
     counts = rng.multinomial(n, np.full(n, 1 / n), size=_DRAWS).astype(np.float64)
-    return np.asarray((own.T @ counts.T).T / n)
+    return np.asarray((rows.T @ counts.T).T / n)
 
 
 def _mean_over(values: Float[np.ndarray, "terms"], kept: Bool[np.ndarray, "terms"]) -> float:
     return float(values[kept].mean()) if kept.any() else 0.0
 
 
-def _mean(found: Sequence[Average]) -> Average:
+def _mean(group: Sequence[Average]) -> Average:
     """Several groups as one, number by number."""
-    means = {name: float(np.mean([getattr(one, name) for one in found])) for name in _NUMBERS}
-    told: dict[str, Any] = {name: round(mean) if name in _WHOLE else mean for name, mean in means.items()}
-    return Average(group=found[0].group, **told)
+    means = {name: float(np.mean([getattr(each, name) for each in group])) for name in _NUMBERS}
+    rounded: dict[str, Any] = {name: round(mean) if name in _WHOLE else mean for name, mean in means.items()}
+    return Average(group=group[0].group, **rounded)
 
 
 # What is known of the families of a store's circuits? One frozen record, with its text, figure, page and files.
@@ -181,7 +183,7 @@ class About:
     seed: int
     prompts: int  # in the store
     circuits: int  # that have a circuit
-    asked: int  # and are as `where` wants them
+    matching: int  # and are as `where` wants them
     sampled: int  # and were cut
 
 
@@ -241,31 +243,31 @@ def assign_rest(
     labels, clustering = cut
     rng = np.random.default_rng(seed)
     inside = np.isin(sets.prompts, sample)
-    found = np.full(len(sets), OUTSIDE)
-    found[inside] = labels
+    assigned = np.full(len(sets), OUTSIDE)
+    assigned[inside] = labels
     rest = np.flatnonzero(~inside)
     if labels.max() < 2:
-        found[rest] = 1
-        return found, Rest(len(rest), 0, 0, float("nan"))
+        assigned[rest] = 1
+        return assigned, Rest(len(rest), 0, 0, float("nan"))
     assert clustering.cut is not None
     chosen = np.flatnonzero(inside)[_some_of_each(labels, rng)]
-    own = found[chosen]
+    chosen_labels = assigned[chosen]
     for here, block in between_blocks(sets.matrix[rest], sets.matrix[chosen]):
-        found[rest[here]] = _nearest(block, own, clustering.cut.height)
-    held, agreement = _held_out(distances, labels, rng)
-    return found, Rest(len(rest), int((found[rest] == OUTSIDE).sum()), held, agreement)
+        assigned[rest[here]] = _nearest(block, chosen_labels, clustering.cut.height)
+    held_out, agreement = _held_out(distances, labels, rng)
+    return assigned, Rest(len(rest), int((assigned[rest] == OUTSIDE).sum()), held_out, agreement)
 
 
 def _nearest(
     distances: Float[np.ndarray, "rows chosen"], labels: Int[np.ndarray, "chosen"], height: float
 ) -> Int[np.ndarray, "rows"]:
-    means = np.stack([distances[:, labels == one].mean(1) for one in range(1, int(labels.max()) + 1)], 1)
+    means = np.stack([distances[:, labels == family].mean(1) for family in range(1, int(labels.max()) + 1)], 1)
     return np.where(means.min(1) < height, means.argmin(1) + 1, OUTSIDE)
 
 
 def _some_of_each(labels: Int[np.ndarray, "sampled"], rng: np.random.Generator) -> Int[np.ndarray, "chosen"]:
     families = range(1, int(labels.max()) + 1)
-    return np.concatenate([rng.permutation(np.flatnonzero(labels == one))[:_COMPARED] for one in families])
+    return np.concatenate([rng.permutation(np.flatnonzero(labels == family))[:_COMPARED] for family in families])
 
 
 def _held_out(
@@ -273,13 +275,13 @@ def _held_out(
 ) -> tuple[int, float]:
     """A part of the sample is assigned to families that the others make alone: does it get where it was?"""
     order = rng.permutation(len(labels))
-    held, others = np.sort(order[: int(_HELD_OUT * len(order))]), np.sort(order[int(_HELD_OUT * len(order)) :])
-    own = distances[np.ix_(others, others)]
+    held_out, others = np.sort(order[: int(_HELD_OUT * len(order))]), np.sort(order[int(_HELD_OUT * len(order)) :])
+    apart = distances[np.ix_(others, others)]
     families = int(labels.max())
-    found = cuts_of(own, tree_of(own), least=least_size(len(others)), most=families)
-    if families not in found:
-        return len(held), float("nan")
-    cut = found[families]
+    cuts = cuts_of(apart, tree_of(apart), least=least_size(len(others)), most=families)
+    if families not in cuts:
+        return len(held_out), float("nan")
+    cut = cuts[families]
     inside = np.flatnonzero(cut.labels)
-    assigned = _nearest(distances[np.ix_(held, others[inside])], cut.labels[inside], cut.height)
-    return len(held), adjusted_rand(labels[held], assigned)
+    assigned = _nearest(distances[np.ix_(held_out, others[inside])], cut.labels[inside], cut.height)
+    return len(held_out), adjusted_rand(labels[held_out], assigned)

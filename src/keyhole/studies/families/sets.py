@@ -62,15 +62,15 @@ def role_codes(prompts: Iterable[tuple[Example, tuple[str, ...]]]) -> RoleCodes:
 
 def stored_prompts(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Iterator[tuple[Example, tuple[str, ...]]]:
     """The texts with their roles, and the tokens, of these prompts of a store; no circuit is read."""
-    asked = {"prompt": prompts.tolist()}
-    spans = store.table("prompts", columns=["prompt", "text", "roles", "role_start", "role_end"], where=asked)
-    tokens = store.table("circuits", columns=["prompt", "tokens"], where=asked)
+    wanted = {"prompt": prompts.tolist()}
+    spans = store.table("prompts", columns=["prompt", "text", "roles", "role_start", "role_end"], where=wanted)
+    tokens = store.table("circuits", columns=["prompt", "tokens"], where=wanted)
     if spans["prompt"].to_pylist() != prompts.tolist() or tokens["prompt"].to_pylist() != prompts.tolist():
         raise KeyholeError(f"{store.path} has prompts out of order: run `keyhole bulk` again, which makes it whole.")
-    for batch, own in zip(_pieces(spans), _pieces(tokens), strict=True):
-        for row, cut in zip(batch, own, strict=True):
+    for batch, circuits in zip(_pieces(spans), _pieces(tokens), strict=True):
+        for row, circuit in zip(batch, circuits, strict=True):
             roles = dict(zip(row["roles"], zip(row["role_start"], row["role_end"], strict=True), strict=True))
-            yield Example("", row["text"], "", (), (), roles, "", ""), tuple(cut["tokens"])
+            yield Example("", row["text"], "", (), (), roles, "", ""), tuple(circuit["tokens"])
 
 
 def _pieces(table: "pa.Table", rows: int = 4096) -> Iterator[list[dict[str, Any]]]:
@@ -153,9 +153,9 @@ class Met:
 
     def in_order(self, roles: tuple[str, ...]) -> tuple[tuple[Term, ...], Int[np.ndarray, "terms"]]:
         """All terms from the lowest layer up, and the place of each that was met; whatever was met first."""
-        found = [_component(key, roles) for key in self.components.known]
-        ranks = np.empty(len(found) + 1, np.int64)
-        ranks[sorted(range(len(found)), key=lambda i: found[i].key)] = np.arange(len(found))
+        components = [_component(key, roles) for key in self.components.known]
+        ranks = np.empty(len(components) + 1, np.int64)
+        ranks[sorted(range(len(components)), key=lambda i: components[i].key)] = np.arange(len(components))
         ranks[-1] = NONE  # no target
         keys = np.fromiter(self.terms.known, np.int64, len(self.terms.known))
         channel, keys = (keys & ((1 << _CHANNEL) - 1)) - 1, keys >> _CHANNEL
@@ -166,7 +166,7 @@ class Met:
         places[order] = np.arange(len(order))
         columns = (column[order].tolist() for column in (source, target, side, channel))
         terms = tuple(
-            Term(found[s], None if t < 0 else found[t], None if e < 0 else SIDES[e], None if c < 0 else c)
+            Term(components[s], None if t < 0 else components[t], None if e < 0 else SIDES[e], None if c < 0 else c)
             for s, t, e, c in zip(*columns, strict=True)
         )
         return terms, places
@@ -193,8 +193,8 @@ def _component(key: int, roles: tuple[str, ...]) -> Component:
     dest, key = key & ((1 << _ROLE) - 1), key >> _ROLE
     kind, key = key & ((1 << _KIND) - 1), key >> _KIND
     head, layer = key & ((1 << _HEAD) - 1), key >> _HEAD
-    told = (roles[one - 1] if one else None for one in (dest, src))
-    return Component(KINDS[kind], None if layer == _NO_LAYER else layer, head - 1 if head else None, *told)
+    named = (roles[role - 1] if role else None for role in (dest, src))
+    return Component(KINDS[kind], None if layer == _NO_LAYER else layer, head - 1 if head else None, *named)
 
 
 # What has a circuit in common with another? Each as a set of heads, of edges, or of edges with their channels.
@@ -231,9 +231,11 @@ def store_sets(
 ) -> Sets:
     """The circuits of a store as sets: those that `where` (of the table `prompts`) asks for, or of these prompts."""
     require_choice("granularity", granularity, Granularity)
-    asked = _asked(store, where, prompts)
-    roles = role_codes(stored_prompts(store, asked)) if role else None
-    return _sets(store_blocks(store, granularity, asked), granularity, Rows(asked, roles), side=side, weighted=weighted)
+    numbers = _asked(store, where, prompts)
+    roles = role_codes(stored_prompts(store, numbers)) if role else None
+    return _sets(
+        store_blocks(store, granularity, numbers), granularity, Rows(numbers, roles), side=side, weighted=weighted
+    )
 
 
 def circuit_sets(
@@ -263,19 +265,19 @@ def _asked(store: "Store", where: Where, prompts: Sequence[int] | None) -> Int[n
     traced = traced_prompts(store, where)
     if prompts is None:
         return traced
-    asked = np.unique(np.array(prompts, np.int64))
-    missing = np.setdiff1d(asked, traced)
+    numbers = np.unique(np.array(prompts, np.int64))
+    missing = np.setdiff1d(numbers, traced)
     if len(missing):
         raise KeyholeError(f"prompt {missing[0]} has no circuit here, or is not among those that `where` asks for.")
-    return asked
+    return numbers
 
 
 def _sets(blocks: Iterable[Block], granularity: Granularity, rows: Rows, *, side: bool, weighted: bool) -> Sets:
     from scipy.sparse import coo_array
 
     met = Met(side)
-    found = [met.read(block, rows, weighted=weighted) for block in blocks]
-    circuit, term, value = (np.concatenate([one[i] for one in found]) for i in range(3))
+    parts = [met.read(block, rows, weighted=weighted) for block in blocks]
+    circuit, term, value = (np.concatenate([part[i] for part in parts]) for i in range(3))
     terms, order = met.in_order(() if rows.roles is None else rows.roles.texts)
     matrix = coo_array((value, (circuit, order[term])), shape=(len(rows.prompts), len(terms))).tocsr()
     matrix.sum_duplicates()

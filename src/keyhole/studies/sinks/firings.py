@@ -57,50 +57,50 @@ def layers_of(model: Model) -> list[int]:
 
 
 def batches(
-    model: Model, asked: Sequence[StoredQuestion], size: int = BATCH
+    model: Model, questions: Sequence[StoredQuestion], size: int = BATCH
 ) -> Iterator[tuple[Sequence[StoredQuestion], Writes]]:
     """Prompts side by side, with all that was written."""
-    for start in range(0, len(asked), size):
-        own = asked[start : start + size]
-        yield own, Writes(model.run_many([list(one.token_ids) for one in own], bos=False))
+    for start in range(0, len(questions), size):
+        batch = questions[start : start + size]
+        yield batch, Writes(model.run_many([list(question.token_ids) for question in batch], bos=False))
 
 
 def listen(
-    model: Model, asked: Sequence[StoredQuestion], tau: Tau, *, seed: int = 0, progress: Progress = silent
+    model: Model, questions: Sequence[StoredQuestion], tau: Tau, *, seed: int = 0, progress: Progress = silent
 ) -> Listened:
     """Explain a firing of every head on the first token and, in every second prompt, one on another token."""
-    found, layers = Listened(), layers_of(model)
+    listened, layers = Listened(), layers_of(model)
     generator = torch.Generator().manual_seed(seed)
-    total, done = len(layers) * -(-len(asked) // BATCH), 0
+    total, done = len(layers) * -(-len(questions) // BATCH), 0
     with exact_matmul(), model._steady():
-        for own, writes in batches(model, asked):
-            found.moments.add(writes, layers)
+        for batch, writes in batches(model, questions):
+            listened.moments.add(writes, layers)
             for layer in layers:
-                _listen(found, writes, layer, own, tau=tau, generator=generator)
+                _listen(listened, writes, layer, batch, tau=tau, generator=generator)
                 progress(done := done + 1, total)
-    found.rest, found.other = joined(found.rest), joined(found.other)
-    return found
+    listened.rest, listened.other = joined(listened.rest), joined(listened.other)
+    return listened
 
 
 def _listen(
-    found: Listened,
+    listened: Listened,
     writes: Writes,
     layer: int,
-    asked: Sequence[StoredQuestion],
+    questions: Sequence[StoredQuestion],
     *,
     tau: Tau,
     generator: torch.Generator,
 ) -> None:
-    prompts = [one.number for one in asked]
+    prompts = [question.number for question in questions]
     numbers = {id(run): i for i, run in enumerate(writes.runs)}
     fires = firing(writes, layer, tau)
-    found.firings += int(fires[..., 0].sum())
-    found.sites += fires.shape[1] * sum(len(run) - 1 for run in writes.runs)
+    listened.firings += int(fires[..., 0].sum())
+    listened.sites += fires.shape[1] * sum(len(run) - 1 for run in writes.runs)
     first = torch.zeros_like(fires)
     first[..., 0] = fires[..., 0]
     other = fires & ~first
     other[1::2] = False
-    for chosen, into in ((first, found.rest), (other, found.other)):
+    for chosen, into in ((first, listened.rest), (other, listened.other)):
         places = _drawn(chosen, generator)
         if places:
             caused: Iterator[Caused] = of_firings(explain_sites(writes, layer, places, tau).firings(), numbers)

@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole._moved import attributes_of
 from keyhole.brief import Head, brief
 from keyhole.circuits.records import Component, SideName
 from keyhole.errors import KeyholeError
@@ -42,7 +43,7 @@ class Massive:
     elsewhere: float  # the same of the largest other token
     value: float  # what it is there, on average over prompts
     maker: Component  # who writes the largest share of it where it is massive first
-    made: float
+    maker_share: float
     writer: Component  # and at its peak
     share: float
 
@@ -51,7 +52,7 @@ def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
     """The massive coordinates of these runs' first tokens, largest first; medians over runs."""
     layers = len(runs[0].layers)
     first = np.stack([np.median([_times(run, layer)[0] for run in runs], axis=0) for layer in range(layers)])
-    found = []
+    results = []
     for coordinate in np.nonzero((first > times).any(0))[0].tolist():
         at = np.nonzero(first[:, coordinate] > times)[0]
         peak = int(first[:, coordinate].argmax())
@@ -59,8 +60,8 @@ def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
         value = float(np.mean([float(run.layers[peak].resid[0, coordinate]) for run in runs]))
         top = float(first[peak, coordinate])
         authors = (*_author(runs, int(at[0]), coordinate), *_author(runs, peak, coordinate))
-        found.append(Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, *authors))
-    return tuple(sorted(found, key=lambda one: -one.times))
+        results.append(Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, *authors))
+    return tuple(sorted(results, key=lambda each: -each.times))
 
 
 def _times(run: Run, layer: int) -> Float[np.ndarray, "pos d_model"]:
@@ -74,26 +75,26 @@ def _author(runs: Sequence[Run], layer: int, coordinate: int) -> tuple[Component
     """Who writes most of a coordinate at the first token, and its share of it, on average over runs."""
     shares: dict[Component, float] = defaultdict(float)
     for run in runs:
-        found = split(run, layer, 0)
-        values: list[float] = found.vectors[:, coordinate].double().tolist()
+        parts = split(run, layer, 0)
+        values: list[float] = parts.vectors[:, coordinate].double().tolist()
         whole = sum(values)
-        for writer, value in zip(found.writers, values, strict=True):
+        for writer, value in zip(parts.writers, values, strict=True):
             shares[Component.of(writer)] += value / whole / len(runs)
-    author = max(shares, key=lambda one: shares[one])
+    author = max(shares, key=lambda component: shares[component])
     return author, shares[author]
 
 
-def along(vectors: Float[Tensor, "heads d_model"], found: Sequence[Massive]) -> float:
+def along(vectors: Float[Tensor, "heads d_model"], coordinates: Sequence[Massive]) -> float:
     """Which share of directions (of length 1) lies along the massive coordinates?"""
-    if not found or not len(vectors):
+    if not coordinates or not len(vectors):
         return 0.0
-    at = torch.tensor([one.coordinate for one in found])
+    at = torch.tensor([each.coordinate for each in coordinates])
     return float(vectors[:, at].square().sum(1).mean())
 
 
 # What drives firings on the first token? The record of a study: heads, how alike they are, and what removal does.
 
-Found = Literal["shared", "a shared part", "not shared"]
+Verdict = Literal["shared", "a shared part", "not shared"]
 MANY = 4  # heads, without which nothing is shared
 LAYERS = 2  # in which they must be
 NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
@@ -189,25 +190,35 @@ class SinkSide:
         return tuple(tuple(groups[number]) for number in sorted(groups))
 
     @property
-    def found(self) -> Found:
+    def verdict(self) -> Verdict:
         """Is there a shared control signal? It must survive without what all streams have in common."""
         heads = self.controlled
-        if not self.likeness or len(heads) < MANY or len({one.layer for one in heads}) < LAYERS or not self.acts:
+        if not self.likeness or len(heads) < MANY or len({head.layer for head in heads}) < LAYERS or not self.acts:
             return "not shared"
         pairs = list(zip(self.likeness, self.others, strict=True))
-        if all(one.near[0] >= NEAR and one.p <= SURE and not one.near[0] <= other.near for one, other in pairs):
+        if all(
+            likeness.near[0] >= NEAR and likeness.p <= SURE and not likeness.near[0] <= other.near
+            for likeness, other in pairs
+        ):
             return "shared"
         part = all(
-            one.p_cosine <= SURE and one.cosine[1] > one.shuffled_cosine[2] and not one.cosine[0] <= other.cosine
-            for one, other in pairs
+            likeness.p_cosine <= SURE
+            and likeness.cosine[1] > likeness.shuffled_cosine[2]
+            and not likeness.cosine[0] <= other.cosine
+            for likeness, other in pairs
         )
         return "a shared part" if part else "not shared"
 
     @property
     def acts(self) -> bool:
         """Do few directions make the firings, and still so if what all streams have in common is taken out first?"""
-        ways = {one.taken for one in self.removals}
-        return bool(ways) and all(any(one.acts for one in self.removals if one.taken == taken) for taken in ways)
+        ways = {removal.taken for removal in self.removals}
+        return bool(ways) and all(
+            any(removal.acts for removal in self.removals if removal.taken == taken) for taken in ways
+        )
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("SinkSide")
 
 
 @dataclass(frozen=True)

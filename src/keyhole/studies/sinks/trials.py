@@ -46,13 +46,13 @@ class Passed:
 
 
 def explained(
-    model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
+    model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
 ) -> list[tuple[float, ...]]:
     """Of each cut and prompt: the share of firings on the first token that are below tau once the subspace is gone."""
     gone = [list[float]() for _ in cuts]
     with exact_matmul(), model._steady():
-        for own, writes in batches(model, asked):
-            lost, total = torch.zeros(len(cuts), len(own)), torch.zeros(len(own))
+        for batch, writes in batches(model, questions):
+            lost, total = torch.zeros(len(cuts), len(batch)), torch.zeros(len(batch))
             for layer in layers_of(model):
                 record = writes.record(layer)
                 weights = record.weights(record.heads, range(writes.n))
@@ -69,29 +69,31 @@ def explained(
 
 def _without(writes: Writes, layer: int, side: SideName, basis: Basis) -> AttentionRun:
     """A layer's attention with a subspace taken out of the streams that queries, or all keys, are read from."""
-    own, w, record = writes.layer(layer), writes.folded(layer), writes.record(layer)
-    B = basis.to(own.resid)
-    less = replace(own, resid=own.resid - own.resid @ B @ B.T)
+    streams, w, record = writes.layer(layer), writes.folded(layer), writes.record(layer)
+    B = basis.to(streams.resid)
+    less = replace(streams, resid=streams.resid - streams.resid @ B @ B.T)
     if side == "dest":
         return replace(record, q=read_queries(less, w).to(record.q))
     return replace(record, k=read_keys(less, w).to(record.k))
 
 
 def passed(
-    model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis] | None], layer: int
+    model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis] | None], layer: int
 ) -> list[Passed]:
     """The model's own passes, each with a cut from a layer on, or with none."""
-    return [_passed(model, asked, cut, layer) for cut in cuts]
+    return [_passed(model, questions, cut, layer) for cut in cuts]
 
 
-def _passed(model: Model, asked: Sequence[StoredQuestion], cut: tuple[SideName, Basis] | None, layer: int) -> Passed:
-    sinks, answers = [0.0] * len(asked), [0.0] * len(asked)
-    for batch in model._batches([len(one.token_ids) for one in asked], _TOKENS):
-        lengths = [len(asked[i].token_ids) for i in batch]
-        rows = [[*asked[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
+def _passed(
+    model: Model, questions: Sequence[StoredQuestion], cut: tuple[SideName, Basis] | None, layer: int
+) -> Passed:
+    sinks, answers = [0.0] * len(questions), [0.0] * len(questions)
+    for batch in model._batches([len(question.token_ids) for question in questions], _TOKENS):
+        lengths = [len(questions[i].token_ids) for i in batch]
+        rows = [[*questions[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
         captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)
         for row, (i, weight) in enumerate(zip(batch, _resting(model, captured, lengths, layer), strict=True)):
-            sinks[i], answers[i] = weight, asked[i].metric.of(captured.logits[row, asked[i].metric.end])
+            sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.end])
     return Passed(tuple(sinks), tuple(answers))
 
 
@@ -144,18 +146,18 @@ def _inside(lengths: Sequence[int]) -> Bool[Tensor, "runs pos"]:
     return (at[None] < torch.tensor(lengths)[:, None]) & (at[None] > 0)
 
 
-def energy(model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]]) -> list[float]:
+def energy(model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]]) -> list[float]:
     """How much of the stream's squared length lies in each subspace, at its tokens, on average over layers?"""
-    found = torch.zeros(len(cuts), dtype=torch.float64)
+    shares = torch.zeros(len(cuts), dtype=torch.float64)
     count = 0
-    for _, writes in batches(model, asked):
+    for _, writes in batches(model, questions):
         for run in writes.runs:
             for layer in layers_of(model):
                 x = run.layers[layer].resid.double().cpu()
                 share = [_share(x[1:] if side == "dest" else x[:1], basis) for side, basis in cuts]
-                found += torch.tensor(share, dtype=torch.float64)
+                shares += torch.tensor(share, dtype=torch.float64)
                 count += 1
-    return (found / count).tolist()
+    return (shares / count).tolist()
 
 
 def _share(x: Float[Tensor, "pos d_model"], basis: Basis) -> float:
@@ -177,7 +179,7 @@ class Trial:
     """What removals are tried on."""
 
     model: Model
-    asked: Sequence[StoredQuestion]
+    questions: Sequence[StoredQuestion]
     ambient: Ambient
     tau: Tau
     ranks: tuple[int, ...]
@@ -202,14 +204,14 @@ class _Set:
     side: SideName
     taken: int | None
     rank: int
-    own: Basis
+    shared: Basis
     random: tuple[Basis, ...]
     shuffled: tuple[Basis, ...]
 
     @property
     def cuts(self) -> list[tuple[SideName, Basis]]:
         """All of them, its own first."""
-        return [(self.side, basis) for basis in (self.own, *self.random, *self.shuffled)]
+        return [(self.side, basis) for basis in (self.shared, *self.random, *self.shuffled)]
 
     def parted(self, values: Sequence[float]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
         """A number for each cut: its own, and those of both controls."""
@@ -217,39 +219,43 @@ class _Set:
         return values[0], tuple(values[1 : 1 + n]), tuple(values[1 + n :])
 
 
-def removals(trial: Trial, own: Mapping[SideName, Sequence[Heard]], progress: Progress) -> Done:
+def removals(trial: Trial, controlled: Mapping[SideName, Sequence[Heard]], progress: Progress) -> Done:
     """Every rank head by head; in the model's own pass, the smallest that takes half of the firings, or the largest."""
-    layer = min((one.layer for heard in own.values() for one in heard), default=layers_of(trial.model)[0])
-    clean = passed(trial.model, trial.asked, [None], layer)[0]
-    sets = [one for side, heard in own.items() for one in _sets(trial, side, heard)]
-    found: dict[SideName, list[Removal]] = {side: [] for side in own}
+    layer = min(
+        (signals.layer for heard in controlled.values() for signals in heard), default=layers_of(trial.model)[0]
+    )
+    clean = passed(trial.model, trial.questions, [None], layer)[0]
+    sets = [subspace for side, heard in controlled.items() for subspace in _sets(trial, side, heard)]
+    results: dict[SideName, list[Removal]] = {side: [] for side in controlled}
     total, done = 2 * len(sets), 0
-    for one in sets:
-        found[one.side].append(_alone(trial, one))
+    for subspace in sets:
+        results[subspace.side].append(_alone(trial, subspace))
         progress(done := done + 1, total)
-    for side, made in found.items():
+    for side, tried in results.items():
         for taken in WAYS:
-            here = [i for i, one in enumerate(made) if one.taken == taken]
-            enough = [i for i in here if made[i].explained[0] >= HALF] or here[-1:]
+            here = [i for i, removal in enumerate(tried) if removal.taken == taken]
+            enough = [i for i in here if tried[i].explained[0] >= HALF] or here[-1:]
             for i in enough[:1]:
-                one = next(s for s in sets if (s.side, s.taken, s.rank) == (side, taken, made[i].rank))
-                made[i] = _passing(trial, one, made[i], layer)
+                subspace = next(s for s in sets if (s.side, s.taken, s.rank) == (side, taken, tried[i].rank))
+                tried[i] = _passing(trial, subspace, tried[i], layer)
             progress(done := min(total, done + max(1, len(here))), total)
-    return Done({side: tuple(made) for side, made in found.items()}, fmean(clean.sinks), fmean(clean.answers), layer)
+    return Done(
+        {side: tuple(tried) for side, tried in results.items()}, fmean(clean.sinks), fmean(clean.answers), layer
+    )
 
 
 def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
     """By what was taken out of the signals, and by rank."""
     generator = torch.Generator().manual_seed(trial.seed)
-    found = []
+    sets = []
     for way in WAYS if heard else ():
         taken = trial.ambient.taken(way)
         right = _right(directions(heard, taken))
-        others = [_right(one.double()) for one in shuffled(heard, taken, trial.controls, generator)]
+        others = [_right(draw.double()) for draw in shuffled(heard, taken, trial.controls, generator)]
         for rank in [rank for rank in trial.ranks if rank <= right.shape[1]]:
             random = tuple(trial.ambient.draw(rank, generator) for _ in range(trial.controls))
-            found.append(_Set(side, way, rank, right[:, :rank], random, tuple(one[:, :rank] for one in others)))
-    return found
+            sets.append(_Set(side, way, rank, right[:, :rank], random, tuple(basis[:, :rank] for basis in others)))
+    return sets
 
 
 def _right(vectors: torch.Tensor) -> Basis:
@@ -259,25 +265,27 @@ def _right(vectors: torch.Tensor) -> Basis:
     return basis
 
 
-def _alone(trial: Trial, one: _Set) -> Removal:
-    shares = explained(trial.model, trial.asked, one.cuts, trial.tau)
+def _alone(trial: Trial, subspace: _Set) -> Removal:
+    shares = explained(trial.model, trial.questions, subspace.cuts, trial.tau)
     means = [fmean(values) if values else 0.0 for values in shares]
-    _, random, other = one.parted(means)
-    size, *others = energy(trial.model, trial.asked, [(one.side, basis) for basis in (one.own, *one.random)])
-    own = interval(shares[0]) if shares[0] else Interval(0.0, float("nan"), float("nan"))
-    return Removal(one.taken, one.rank, size, fmean(others), own, random, other)
+    _, random, other = subspace.parted(means)
+    size, *others = energy(
+        trial.model, trial.questions, [(subspace.side, basis) for basis in (subspace.shared, *subspace.random)]
+    )
+    gone = interval(shares[0]) if shares[0] else Interval(0.0, float("nan"), float("nan"))
+    return Removal(subspace.taken, subspace.rank, size, fmean(others), gone, random, other)
 
 
-def _passing(trial: Trial, one: _Set, made: Removal, layer: int) -> Removal:
+def _passing(trial: Trial, subspace: _Set, removal: Removal, layer: int) -> Removal:
     """The same removal in the model's own passes."""
-    found = passed(trial.model, trial.asked, one.cuts, layer)
-    _, random_sinks, shuffled_sinks = one.parted([fmean(own.sinks) for own in found])
-    _, random_answers, shuffled_answers = one.parted([fmean(own.answers) for own in found])
-    own: Passed = found[0]
+    passes = passed(trial.model, trial.questions, subspace.cuts, layer)
+    _, random_sinks, shuffled_sinks = subspace.parted([fmean(result.sinks) for result in passes])
+    _, random_answers, shuffled_answers = subspace.parted([fmean(result.answers) for result in passes])
+    without: Passed = passes[0]
     return replace(
-        made,
-        sinks=interval(own.sinks),
-        answer=interval(own.answers),
+        removal,
+        sinks=interval(without.sinks),
+        answer=interval(without.answers),
         random_sinks=random_sinks,
         random_answers=random_answers,
         shuffled_sinks=shuffled_sinks,

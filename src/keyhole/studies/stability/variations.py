@@ -41,24 +41,24 @@ class Variation:
 
 def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list[Variation]:
     """Traced again, in less precision, with half and double tau; for indirect objects, another wording and names."""
-    own = model.hf.dtype
-    found = [Variation("nothing: traced again")]
-    found += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != own]
-    if own == torch.float32:  # activations of some models are too large to be rebuilt in half precision
-        found.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
-    found += [
+    precision = model.hf.dtype
+    variations = [Variation("nothing: traced again")]
+    variations += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != precision]
+    if precision == torch.float32:  # activations of some models are too large to be rebuilt in half precision
+        variations.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
+    variations += [
         Variation("half of tau", settings=lambda how: scaled_tau(how, 0.5)),
         Variation("double tau", settings=lambda how: scaled_tau(how, 2.0)),
     ]
     if all(_is_ioi(example) for example in examples):
         rng = random.Random(seed)
         names = one_token_words(model, ioi_words(examples[0]).names)
-        found += [
+        variations += [
             Variation("another wording", example=lambda example: reworded(example, rng)),
             Variation("another receiver", example=lambda example: renamed(example, "IO", names, rng)),
             Variation("another giver", example=lambda example: renamed(example, "S", names, rng)),
         ]
-    return found
+    return variations
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -82,20 +82,20 @@ _KEYS = {"tau": "tau", "keys": "keys", "sinks": "first_token"}  # of a store, an
 
 def settings_of(store: "Store") -> TraceSettings:
     """How the circuits of a store were traced, for tracing others alike."""
-    told = store.manifest.settings
-    through = {name: told[name] for name in ("cover", "eps", "values", "constants") if name in told}
-    rule = told.get("seeds")
+    stored = store.manifest.settings
+    through = {name: stored[name] for name in ("cover", "eps", "values", "constants") if name in stored}
+    rule = stored.get("seeds")
     return TraceSettings(
-        metric=Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
-        through="heads" if told.get("through") == "heads" else Through(**through),
-        **{field: told[key] for key, field in _KEYS.items() if key in told},
+        metric=Probability(stored["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
+        through="heads" if stored.get("through") == "heads" else Through(**through),
+        **{field: stored[key] for key, field in _KEYS.items() if key in stored},
     )
 
 
 def rounded(model: "Model", dtype: torch.dtype, *, weights_only: bool = False) -> "Model":
     """The same model in another precision, or only its weights rounded to it; a copy."""
-    made = copy.deepcopy(model.hf).to(dtype)
-    return load((made.to(model.hf.dtype) if weights_only else made, model.tokenizer))
+    copied = copy.deepcopy(model.hf).to(dtype)
+    return load((copied.to(model.hf.dtype) if weights_only else copied, model.tokenizer))
 
 
 # -- indirect objects ------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def reworded(example: Example, rng: random.Random) -> Example | None:
     """The same people, place and thing, in the same order, in another wording of the task."""
     wordings, number = ioi_words(example).wordings, int(example.labels["wording"])
     slots = [slot for slot in ("PLACE", "OBJECT") if slot in example.roles]
-    others = [i for i, one in enumerate(wordings) if i != number and all(f"{{{slot}}}" in one for slot in slots)]
+    others = [i for i, text in enumerate(wordings) if i != number and all(f"{{{slot}}}" in text for slot in slots)]
     return None if not others else _filled(example, rng.choice(others), rng)
 
 
@@ -126,13 +126,13 @@ def with_names(example: Example, receiver: str, giver: str) -> Example:
 
 def _filled(example: Example, wording: int, rng: random.Random, **people: str) -> Example:
     """A wording of the example's own list with its people and things; what it does not say is drawn."""
-    lists, told = ioi_words(example), {**example.labels, **people}
+    lists, said = ioi_words(example), {**example.labels, **people}
     place, thing = (
         example.word(slot) if slot in example.roles else rng.choice(pool)
         for slot, pool in (("PLACE", lists.places), ("OBJECT", lists.objects))
     )
-    labels = {"wordings": told["wordings"], "wording": str(wording)}
-    return ioi_example(lists.wordings[wording], told["order"], (told["IO"], told["S"]), (place, thing), labels)
+    labels = {"wordings": said["wordings"], "wording": str(wording)}
+    return ioi_example(lists.wordings[wording], said["order"], (said["IO"], said["S"]), (place, thing), labels)
 
 
 def _is_ioi(example: Example) -> bool:
@@ -161,10 +161,10 @@ def retrace(
 
     Wrong is a model that does not prefer the right answer to the wrong one, or, without one, to all others.
     """
-    found: list[Circuit | Refused] = []
+    circuits: list[Circuit | Refused] = []
     for start in range(0, len(examples), _TOGETHER):
-        found += _traced(model, examples[start : start + _TOGETHER], settings, bos)
-    return found
+        circuits += _traced(model, examples[start : start + _TOGETHER], settings, bos)
+    return circuits
 
 
 def _traced(
@@ -174,29 +174,33 @@ def _traced(
     try:
         runs = model.run_many([example.text for example in examples], bos=bos)
         ids = [answer_ids(model, example) for example in examples]
-        said = [answered(*asked) for asked in zip(runs, examples, ids, strict=True)]
-        right = [i for i, one in enumerate(said) if (one.correct if one.difference is None else one.difference > 0)]
+        said = [answered(*each) for each in zip(runs, examples, ids, strict=True)]
+        right = [
+            i
+            for i, answer in enumerate(said)
+            if (answer.correct if answer.difference is None else answer.difference > 0)
+        ]
         if not right:
             return [Refused("the model answers otherwise") for _ in examples]
-        held = settings.metric in (None, "linear")
-        made = trace_many(
+        contrasts = settings.metric in (None, "linear")
+        traced = trace_many(
             [runs[i] for i in right],
             [list(ids[i].answers) for i in right],
-            against=[list(ids[i].against) if held and ids[i].against else None for i in right],
+            against=[list(ids[i].against) if contrasts and ids[i].against else None for i in right],
             settings=settings,
         )
-        own = dict(zip(right, made, strict=True))
-        return [_kept(own.get(i)) for i in range(len(examples))]
+        circuits = dict(zip(right, traced, strict=True))
+        return [_kept(circuits.get(i)) for i in range(len(examples))]
     except KeyholeError as error:
         if len(examples) == 1:
             return [_refused(error)]
-        return [one for example in examples for one in _traced(model, [example], settings, bos)]
+        return [circuit for example in examples for circuit in _traced(model, [example], settings, bos)]
 
 
-def _kept(found: Circuit | Untraced | None) -> Circuit | Refused:
-    if found is None:
+def _kept(traced: Circuit | Untraced | None) -> Circuit | Refused:
+    if traced is None:
         return Refused("the model answers otherwise")
-    return _refused(found.error) if isinstance(found, Untraced) else found
+    return _refused(traced.error) if isinstance(traced, Untraced) else traced
 
 
 def _refused(error: KeyholeError) -> Refused:
