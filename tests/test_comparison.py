@@ -802,7 +802,7 @@ def test_what_cannot_be_compared_is_said(
     assert "other tasks" in str(other)
     alone = compare(f"{store.path}#3", f"{store.path}#4", model=organism)
     assert alone.signals is not None and alone.exclusive is None and "single circuit" in str(alone)
-    assert "no floor beside them" in str(alone) or "no signal to compare" in str(alone)
+    assert "cannot be compared with a floor" in str(alone) or "no signal to compare" in str(alone)
     sets = compare(store, f"{store.path}[order=ABBA]", members=0)
     assert "on both sides" in str(sets) and "only what circuits consist of is compared" in str(sets)
     assert "no prompts were run" not in str(sets) and "--prompts" in str(sets)

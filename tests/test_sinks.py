@@ -480,7 +480,7 @@ def test_models_and_prompts_without_sinks_are_refused(gpt2: keyhole.Model) -> No
 
 
 def test_stores(whole: Path, organism: keyhole.Model, gpt2: keyhole.Model, tmp_path: Path) -> None:
-    with pytest.raises(KeyholeError, match="6 or more"):
+    with pytest.raises(KeyholeError, match="at least 6"):
         keyhole.sinks(whole, organism, prompts=5)
     with pytest.raises(KeyholeError, match="other weights"):
         keyhole.sinks(whole, gpt2)

@@ -1,4 +1,4 @@
-"""How do two circuits, families or stores differ? What they share, what their heads are told, and what acts where."""
+"""How do two circuits, families or stores differ? In their terms, in what heads receive, and in what their edges do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ class Comparison(Reported):
     exclusive: Exclusive | None = None  # edges that one side has alone, removed in both
     reference: Published | None = None
     published: tuple[Against, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be told, and why
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
 
     __repr__ = brief
 
     def report(self, top: int = 15) -> Report:
-        """What both sides are, share and do; `top`: terms that differ most, at each granularity."""
+        """What both sides are, share and do; `top`: how many terms are shown at each granularity."""
         from keyhole.studies.comparison.report import report
 
         return report(self, top)
@@ -81,7 +81,7 @@ def compare(
         settings: How both are compared: a `keyhole.studies.settings.CompareSettings`, whose fields are the choices
             below.
         stage: Opens a part of the work by its name, and gives what its progress is reported to.
-        **options: Choices by name; beside a record they change it:
+        **options: Choices by name; with a record they change it:
             - `members`: How many prompts of each side are run for signals and removals. 0: only sets are compared.
             - `threshold`: The share of circuits that must have a term for it to count.
             - `mode`: What is computed anew after an edge is removed.
@@ -110,7 +110,7 @@ def compare(
     notes = _remarks(first, second)
     fields: dict[str, Any] = {"a": first.label, "b": second.label, "circuits": terms[0].circuits, "terms": terms}
     if not _same_model(first, second):
-        notes.append("the models differ: what 3.1 does in one says nothing of 3.1 in the other, nor do shared names")
+        notes.append("the models differ: head 3.1 of one has nothing to do with head 3.1 of the other")
         return Comparison(**fields, notes=tuple(notes))
     pair = (first.representative(), second.representative())
     fields["representatives"] = (pair[0].prompt, pair[1].prompt)
@@ -143,16 +143,16 @@ def compare(
 def _families(
     first: Operand, second: Operand, representatives: tuple[int | None, int | None], n: int, seed: int
 ) -> tuple[list[Member], list[Member]]:
-    """Other prompts of both sides: neither representative is among those of its own store."""
+    """Other prompts of both sides, without the representatives."""
     same_store = first.store is not None and second.store is not None and _one_store(first, second)
     left_out = [representatives, representatives] if same_store else [representatives[:1], representatives[1:]]
     return first.members(n, seed=seed, but=left_out[0]), second.members(n, seed=seed + 1, but=left_out[1])
 
 
 def _against_published(first: Operand, second: Operand, threshold: float, seed: int) -> Comparison:
-    """Circuits against a published one; whichever side it was given on, it is the reference."""
+    """Circuits against a published one, which is the reference on either side."""
     if first.reference is not None and second.reference is not None:
-        raise KeyholeError("two published circuits have nothing of ours in them: give a store or a circuit for one.")
+        raise KeyholeError("both sides are published circuits: give a store or a circuit for one of them.")
     ours, reference = (first, second.reference) if second.reference is not None else (second, first.reference)
     assert reference is not None
     unified: Unified = ours.unified()
@@ -178,10 +178,9 @@ def _against_published(first: Operand, second: Operand, threshold: float, seed: 
 
 
 def _is_its_model(ours: Operand, reference: Published) -> bool:
-    """Are these circuits of the model that the published one is of? Refuses what certainly is another model.
+    """Are these circuits of the published circuit's model? Circuits that certainly are of another model are refused.
 
-    Head 9.6 of one model has nothing to do with head 9.6 of another. A folder or file may hold the model under any
-    name.
+    A folder or file may hold the model under any name; then the architecture decides.
     """
     name, family = str(ours.model.get("name")), ours.model.get("family")
     short = name.rsplit("/", 1)[-1]
@@ -198,7 +197,7 @@ def _is_its_model(ours: Operand, reference: Published) -> bool:
 
 
 def _require_fit(unified: Unified, reference: Published) -> None:
-    """Refuse a circuit of a smaller model, where the reference does not tell by its name."""
+    """Refuse circuits with more layers or heads than the reference's model has, where it does not name its model."""
     layers, heads = reference.shape
     beyond = [end for end in unified.named if (end.layer or 0) >= layers or (end.head or 0) >= heads]
     if beyond and not reference.model:
@@ -211,7 +210,7 @@ def _require_fit(unified: Unified, reference: Published) -> None:
 
 
 def _remarks(first: Operand, second: Operand) -> list[str]:
-    """What a reader should know before all numbers."""
+    """What a reader should know before the numbers."""
     notes = [
         f"the representative of {side.label} is that of {MOST:,} of its circuits"
         for side in (first, second)
@@ -233,7 +232,7 @@ def _remarks(first: Operand, second: Operand) -> list[str]:
 
 
 def _answer(side: Operand) -> Parameters:
-    """What its circuits, or the first of a store's, were traced for."""
+    """The parameters of its circuit, or of a store's first."""
     if side.circuit is not None:
         return side.circuit.circuit.parameters
     assert side.store is not None
@@ -241,7 +240,7 @@ def _answer(side: Operand) -> Parameters:
 
 
 def _unlike(contrast: Parameters, plain: Parameters) -> str:
-    """A contrast beside an answer by itself: influence is a share of another quantity on each side."""
+    """One side explains a contrast and the other an answer alone: influence is a share of different quantities."""
     pair = " against ".join(_texts(texts) for texts in (contrast.target_text, contrast.against_text))
     quantity = {"prob": "a log-probability", "linear": "a logit"}.get(plain.seeds)
     other = f"{_texts(plain.target_text)} alone, {quantity}" if quantity else "what a direction reads"
@@ -262,7 +261,7 @@ def _signal_remarks(signals: SignalComparison) -> list[str]:
     if not signals.rows:
         notes.append("the representatives have no explained head at the same place: there is no signal to compare")
     elif all(row.verdict == "no floor" for row in signals.rows):
-        notes.append("no head fires in enough pairs of prompts of both sides: cosines have no floor beside them")
+        notes.append("no head fires in enough pairs of prompts of both sides: cosines cannot be compared with a floor")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""How do two families differ? Cosines of heads beside their floor, removals two by two, scores over thresholds."""
+"""How do two families differ? Pictures of cosines with their floor, of removals, and of scores over thresholds."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _WHAT: dict[What, tuple[str, str]] = {
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """The richest picture there is: signals with their floor and removals beside them, or scores, or frequencies."""
+    """The picture that shows most: signals and removals if they were measured, else scores or frequencies."""
     if comparison.published:
         return scores_figure(comparison)
     if comparison.signals is not None and comparison.signals.rows:
@@ -64,7 +64,7 @@ def signals_figure(comparison: Comparison) -> Figure:
 
 
 def removals_figure(comparison: Comparison) -> Figure:
-    """What the removal of each representative's own edges does to both families, beside controls."""
+    """What removing each representative's exclusive edges does to both families, with controls."""
     if comparison.exclusive is None:
         raise KeyholeError("no edges were removed in this comparison: there is nothing to draw.")
     figure = blank(9.0, 3.6)
@@ -75,7 +75,7 @@ def removals_figure(comparison: Comparison) -> Figure:
 
 
 def scores_figure(comparison: Comparison) -> Figure:
-    """Precision, recall and F1 against a published circuit over frequencies, beside random circuits."""
+    """Precision, recall and F1 against a published circuit over frequencies, with the F1 of random circuits."""
     figure = blank(6.5, 3.8)
     axis = figure.subplots()
     at = [against.threshold for against in comparison.published]
@@ -99,7 +99,7 @@ def scores_figure(comparison: Comparison) -> Figure:
 def terms_figure(comparison: Comparison) -> Figure:
     """Every term by its frequency on both sides, at each granularity."""
     figure = blank(3.4 * len(comparison.terms) + 0.6, 3.7)
-    heading(figure, f"How often circuits have what: a is {_short(comparison.a)}, b is {_short(comparison.b)}")
+    heading(figure, f"How often circuits have each term: a is {_short(comparison.a)}, b is {_short(comparison.b)}")
     for axis, terms in zip(figure.subplots(1, len(comparison.terms), squeeze=False)[0], comparison.terms, strict=True):
         axis.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
         axis.scatter([row.a for row in terms.rows], [row.b for row in terms.rows], s=9, color=BLUE, alpha=0.4)

@@ -1,6 +1,4 @@
-"""What is compared, and in which terms?
-
-What can be compared? A store, a family or a selection of it, one circuit, or a published circuit, by a short text.
+"""What can be compared? A store, a family or a selection of it, one circuit, or a published circuit, by a short text.
 
 ioi.store                 all circuits of a store
 ioi.store:1               family 1 of `keyhole families ioi.store`
@@ -8,7 +6,9 @@ ioi.store[order=ABBA]     prompts with this label; several are parted by commas
 ioi.store#129             the circuit of prompt 129
 mary.json                 a circuit file
 eap.mib                   a circuit file of EAP-IG or MIB (.mib, or its .json)
-published:gpt2-ioi        a circuit that others found
+published:gpt2-ioi        a published circuit
+
+The second part counts terms: which ones both sides have, and how often.
 """
 
 import random
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from keyhole.studies.families.record import Families
 
 PREFIX = "published:"
-MOST = 5000  # circuits whose pairs are looked at for a representative
+MOST = 5000  # circuits among which a representative is looked for: a sample, where there are more
 _PARTS = re.compile(r"(?P<path>.+?)(?:\[(?P<where>[^\[\]]*)\]|:(?P<family>\d+)|#(?P<prompt>\d+))?")
 
 
@@ -109,7 +109,7 @@ Comparable = str | Path | Store | Circuit | Published | Operand
 
 
 def operand(given: Comparable, known: "dict[Path, Families] | None" = None) -> Operand:
-    """What is meant by a text or a thing; families that were found before need not be found again."""
+    """The side that a text or an object means; `known`: families of stores that need not be found again."""
     if isinstance(given, Operand):
         return given
     if isinstance(given, Published):
@@ -211,7 +211,7 @@ def _values(store: Store, column: str, most: int = 8) -> list[str]:
     return [*values[:most], *(["..."] if len(values) > most else [])]
 
 
-# What do two sets of circuits share, and what has one alone? Terms with their frequencies in each.
+# Which terms do two sets of circuits share, how often, and which has one alone?
 
 FEWEST = 5  # circuits of a half
 
@@ -227,7 +227,7 @@ class TermRow:
 
 @dataclass(frozen=True)
 class Halves:
-    """Likeness of as many circuits on each side: random halves of one, and a half of each. Fewer are less alike."""
+    """The likeness of random halves of one side, and of a half of each: smaller sets are less alike, so sizes agree."""
 
     circuits: int
     within_a: float
@@ -245,7 +245,7 @@ class TermComparison:
     rows: tuple[TermRow, ...]  # every term that either has; the largest difference first
     score: Score  # a against b as the reference, of terms in at least this share of circuits
     likeness: float  # sum of the smaller frequencies over that of the larger: 1 where all are equal
-    halves: Halves | None  # what likeness is beside; None: there are too few circuits
+    halves: Halves | None  # to compare likeness with; None: there are too few circuits
 
     @property
     def only_a(self) -> tuple[TermRow, ...]:
@@ -272,7 +272,7 @@ def frequencies(sets: Sets) -> dict[Term, float]:
 
 
 def likeness(of_a: Mapping[Term, float], of_b: Mapping[Term, float]) -> float:
-    """Sum of the smaller frequencies over that of the larger.
+    """The sum of the smaller frequencies over the sum of the larger.
 
     >>> from keyhole.circuits.records import Component
     >>> one, other = (Term(Component("head", 9, head)) for head in (6, 9))
@@ -285,7 +285,7 @@ def likeness(of_a: Mapping[Term, float], of_b: Mapping[Term, float]) -> float:
 
 
 def halves(a: Sets, b: Sets, *, draws: int = 5, seed: int = 0) -> Halves | None:
-    """How alike are random halves of one side, beside halves of both? Means over draws."""
+    """How alike are random halves of one side, and how alike halves of both sides? Means over draws."""
     size = min(len(a.prompts), len(b.prompts)) // 2
     if size < FEWEST:
         return None
@@ -303,7 +303,7 @@ def _some(sets: Sets, rows: Int[np.ndarray, "rows"]) -> dict[Term, float]:
 
 
 def compare_terms(a: Sets, b: Sets, *, threshold: float) -> TermComparison:
-    """Which terms do circuits of both have, how often, and which those of one alone?"""
+    """The terms of two sets of circuits at one granularity, with their frequencies."""
     if a.granularity != b.granularity:
         raise KeyholeError(f"{a.granularity} and {b.granularity} are other things, and cannot be compared.")
     of_a, of_b = frequencies(a), frequencies(b)

@@ -26,7 +26,7 @@ SIDES: tuple[Which, Which] = ("a", "b")
 
 
 def report(comparison: Comparison, top: int) -> Report:
-    """What both sides are, share and do, with so many terms that differ."""
+    """What both sides are, share and do; `top`: how many terms are shown at each granularity."""
     names = (label.rsplit("/", 1)[-1] for label in (comparison.a, comparison.b))
     notes = "\n".join(f"note: {note}" for note in comparison.notes)
     return Report(
@@ -52,9 +52,9 @@ def _term_sections(comparison: Comparison, top: int) -> list[Section]:
     if not comparison.terms:
         return []
     text = (
-        "Likeness is the sum of the smaller frequencies over that of the larger; at the end, that of random halves of "
-        "one side, and of as many circuits of each: fewer are less alike. Precision, recall and F1 are of a against b, "
-        f"over what at least {comparison.terms[0].threshold:.0%} of the circuits have."
+        "Likeness is the sum of the smaller frequencies over that of the larger. The last columns have the likeness of "
+        "random halves of one side, and of a half of each: smaller sets are less alike. Precision, recall and F1 are "
+        f"of a against b, over terms that at least {comparison.terms[0].threshold:.0%} of the circuits have."
     )
     picture = Picture(lambda: terms_figure(comparison), "frequencies of terms on both sides")
     return [
@@ -72,8 +72,8 @@ def _signal_sections(comparison: Comparison) -> list[Section]:
     if comparison.signals is not None and comparison.signals.rows:
         text = (
             "The summed signals into each head of both representatives. Within and between are means over pairs of "
-            "other prompts, with 95 % intervals; the floor is the lower of the families' 5 % quantiles. A head is told "
-            "something different only if its cosine is below the floor, and pairs between families are less alike."
+            "other prompts, with 95 % intervals; the floor is the lower of the families' 5 % quantiles. The signals of "
+            "a head differ only if their cosine is below the floor, and pairs between families are less alike."
         )
         alone = replace(comparison, exclusive=None)  # removals have a picture of their own here
         picture = Picture(lambda: signals_figure(alone), "cosines")
@@ -119,7 +119,7 @@ def _terms_table(terms: TermComparison, top: int) -> Table:
 
 
 def _signals_table(heads: Sequence[HeadRow]) -> Table:
-    """Cosines of the representatives beside those of other prompts, head by head."""
+    """Cosines of the representatives and of pairs of other prompts, head by head."""
     columns = ("head", "side", ">cosine", ">floor", ">within a", ">within b", ">between", "verdict")
     rows = [
         (
@@ -133,7 +133,7 @@ def _signals_table(heads: Sequence[HeadRow]) -> Table:
 
 
 def _exclusive_table(exclusive: Exclusive) -> Table:
-    """The two by two, beside controls: the mean change of the answer over its size."""
+    """Removals of each side's edges on each side's prompts, with controls: the mean relative change of the answer."""
     columns = ("removed", ">on prompts of a", ">on prompts of b", ">median a", ">median b", ">placed in a", ">in b")
     rows: list[tuple[str, ...]] = []
     for which in SIDES:
@@ -181,7 +181,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _verdict_lines(exclusive: Exclusive) -> list[str]:
-    """What the two by two comes to."""
+    """What follows from the removals."""
     lines = [_verdict(exclusive, "a"), _verdict(exclusive, "b")]
     if not math.isnan(exclusive.interaction[0]):
         lines.append(
@@ -199,7 +199,7 @@ def _verdict_lines(exclusive: Exclusive) -> list[str]:
 
 
 def _signal_lines(signals: SignalComparison) -> list[str]:
-    """Which heads are told something else in the two families? Nothing is said of those without a floor."""
+    """Which heads receive something else in the two families? Heads without a floor are left out."""
     judged, lines = [row for row in signals.rows if row.verdict != "no floor"], []
     if not judged:
         return []
@@ -290,7 +290,7 @@ def _spread(spread: Interval | None) -> str:
 
 def _verdict(exclusive: Exclusive, which: Which) -> str:
     answer, reason = exclusive.verdict(which)
-    return f"edges of {which} alone: {reason}" + (", so that it cannot be told" if answer is None else "")
+    return f"edges of {which} alone: {reason}" + (", so that nothing can be concluded" if answer is None else "")
 
 
 def _score(score: Any) -> dict[str, float]:

@@ -1,7 +1,4 @@
-"""Precision, recall and F1 against a published circuit, and pruning by what edges do to the answer.
-
-How much of one circuit is in another? Precision, recall and F1, over components or over any other terms.
-"""
+"""How much of a published circuit is in ours? Precision, recall and F1; and pruning by what edges do to the answer."""
 
 import random
 from collections.abc import Hashable, Sequence, Set
@@ -12,13 +9,13 @@ from typing import TYPE_CHECKING
 from keyhole.circuits.exports import MibEdge
 from keyhole.circuits.records import Component
 from keyhole.errors import KeyholeError
-from keyhole.intervene.cuts import distinct_edges, edge_cut, metric_of, run_of
+from keyhole.intervene.cuts import edge_cut, metric_of, run_of
 from keyhole.intervene.removal import Cut, CutMode, intervene
 from keyhole.progress import Progress, silent
 from keyhole.stats import Interval, interval
-from keyhole.studies.comparison.exclusive import WRITERS
+from keyhole.studies.comparison.exclusive import signal_edges
 from keyhole.studies.comparison.signals import Member
-from keyhole.studies.comparison.unified import Link, Published, Unified, part, prune
+from keyhole.studies.comparison.unified import Link, Published, Unified, part, prune, term_of
 from keyhole.studies.families.sets import Term
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ THRESHOLDS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True)
 class Score:
-    """How many were found, how many are in the reference, and how many are both."""
+    """How many elements were found, how many the reference has (`there`), and how many are in both."""
 
     found: int
     there: int
@@ -57,11 +54,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Against:
-    """A unified circuit at one threshold against a published one, beside random circuits that are as large."""
+    """A unified circuit at one threshold against a published one, compared with random circuits of the same size."""
 
     threshold: float
     score: Score
-    classes: tuple[tuple[str, Score], ...]  # recall alone means something here: what is of other classes is no error
+    classes: tuple[tuple[str, Score], ...]  # their recall alone means something: other classes are no errors
     missed: tuple[Component, ...]
     random_f1: float  # mean F1 of random circuits of as many components
     edges: Score | None = None  # the same edge by edge, where the reference knows them
@@ -86,10 +83,10 @@ def score(
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[Against, ...]:
-    """A unified circuit, pruned by frequency, against a published one: over thresholds.
+    """A unified circuit, pruned at each threshold of frequency, against a published one.
 
-    Only kinds that the published study could have named count: biases and embeddings never, MLPs where it looked at
-    them. Random circuits have as many components, drawn from all of these kinds in the model.
+    Only kinds that the published study could have named are scored: never biases and embeddings, and MLPs only if it
+    looked at them. Random circuits have as many components, drawn from all components of these kinds.
     """
     components, pool = reference.components, list(reference.universe)
     if not components:
@@ -109,7 +106,7 @@ def score(
 
 
 def _edges(pruned: Unified, reference: Published) -> tuple[Score | None, float]:
-    """Edges against edges, and what as many random ones are expected to score."""
+    """The score of edges against edges, and the expected F1 of as many random ones."""
     if not reference.edges:
         return None, 0.0
     named = {*reference.kinds, "target"}
@@ -127,9 +124,9 @@ def _edge(link: Link) -> MibEdge:
 
 # Which edges of a unified circuit matter? Each is removed in every prompt that has it, and the answer is measured.
 #
-# An edge here has no tokens: where a prompt has it at several places, all of these are removed at once, from one head
-# alone (`local`). Pruning keeps edges into the answer, edges that are no signals (into MLPs and values: they cannot
-# be removed this way), and signals that enough prompts have and whose mean effect is large enough.
+# An edge here has no tokens: where a prompt has it at several places, all are removed at once, from one head alone
+# (`local`). Pruning drops signals that few prompts have or whose mean effect is small. Other edges stay: those into the
+# answer, and those into MLPs and values, which cannot be removed this way.
 
 PROMPTS = 15  # that must have an edge, as published (30 for GPT-2's indirect objects)
 
@@ -158,12 +155,8 @@ def edge_effects(
     tell, by_term = progress or silent, dict[Term, list[float]]()
     for done, member in enumerate(members):
         circuit, cuts = member.circuit, dict[Term, list[Cut]]()
-        signals = (edge for edge in circuit.edges if edge.side in ("dest", "src"))
-        for edge in distinct_edges(circuit, signals):
-            source, into = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
-            if source.kind in WRITERS:
-                ends = [Component.of(node) for node in (source, into)]
-                cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
+        for edge in signal_edges(circuit):
+            cuts.setdefault(term_of(circuit, edge), []).append(edge_cut(circuit, edge))
         outcomes = intervene(run_of(circuit, model), list(cuts.values()), metric_of(circuit), mode=mode)
         for term, outcome in zip(cuts, outcomes, strict=True):
             by_term.setdefault(term, []).append(outcome.metric_after - outcome.metric_before)
@@ -175,7 +168,7 @@ def edge_effects(
 def prune_by_effect(
     unified: Unified, effects: Sequence[EdgeEffect], threshold: float, *, least: int = PROMPTS
 ) -> Unified:
-    """What is left when signals go whose mean effect is smaller than this, or that few prompts have."""
+    """A unified circuit without the signals whose mean effect is below a threshold, or that few prompts have."""
     if threshold < 0:
         raise KeyholeError(f"an effect is at least 0 in size: {threshold} asks for everything.")
     kept = {effect.term for effect in effects if len(effect.changes) >= least and abs(effect.spread[0]) >= threshold}

@@ -1,7 +1,4 @@
-"""What do heads receive in two circuits, compared with pairs of other prompts?
-
-Which prompts speak for a family? Some, drawn by a seed, with their circuits and what their tokens are called.
-"""
+"""What do heads receive in two circuits? Cosines of their signals, compared with those of pairs of other prompts."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Member:
-    """One circuit, and what its tokens are called (None: its prompt has no roles)."""
+    """One circuit, and the roles of its tokens (None: its prompt has none)."""
 
     circuit: Circuit
     names: tuple[str, ...] | None = None
@@ -50,7 +47,7 @@ def member(store: "Store", prompt: int) -> Member:
 def draw(
     store: "Store", prompts: Sequence[int], n: int, *, seed: int = 0, but: Sequence[int | None] = ()
 ) -> list[Member]:
-    """At most n of these prompts, in an order of the seed's; some are left out."""
+    """At most n of these prompts, drawn by the seed; those in `but` are left out."""
     pool = sorted(set(prompts) - set(but))
     chosen = random.Random(seed).sample(pool, min(n, len(pool)))
     by_prompt = {outcome.index: outcome for outcome in store.outcomes({"prompt": sorted(chosen)})}
@@ -62,32 +59,30 @@ def draw(
     ]
 
 
-# Do the same heads do the same? What tells a head where to attend, in two circuits, as cosines beside a noise floor.
+# Do the same heads do the same in two circuits? The signals that a head receives are compared by their cosine.
 #
-# Per firing of a head (layer 1 and up) the primary signals over its incoming dest edges are summed, and those over
-# its src edges, each to unit length. Decided here:
+# For each firing of a head (layer 1 and up) the signals of its dest edges are summed, and those of its src edges; each
+# sum has unit length. Three choices:
 #
-# - Firings are matched by their place: the roles of dest and src, with distances. Without roles, all firings of a
-# head
-#   are summed, which says less: a head that does one thing at two tokens may look as if it did two things.
-# - The head's own bias (an offset) is one of its signals, as in the published comparison. It is the same in all
-# prompts
+# - Firings are matched by their place: the roles of dest and src, with distances. Without roles, all firings of a head
+#   are summed, which shows less: a head that does one thing at two tokens may look as if it did two things.
+# - The head's own bias (an offset) is one of its signals, as in the published comparison. It is the same in all prompts
 #   and makes heads more alike, here and in the floor; `offsets=False` leaves it out.
-# - Vectors are those that the head compares (rotated), so with RoPE another distance is another vector; the floor, of
-#   prompts of various lengths, has that too.
+# - Vectors are those that the head compares, after rotation. So with RoPE another distance gives another vector; the
+#   floor has this effect too, since its prompts have various lengths.
 #
-# A floor is needed because two prompts of one family are not alike either. Its pairs are drawn within each family.
+# A floor is needed because signals differ between two prompts of one family, too. Its pairs are drawn within families.
 
 Verdict = Literal["as within", "less alike", "different", "unclear", "no floor"]
-QUANTILE = 0.05  # of pairs within a family: what is below is not noise
-LEAST = 3  # pairs of other prompts in each family, or there is no floor
+QUANTILE = 0.05  # of pairs within a family: cosines below it are not noise
+LEAST = 3  # pairs of other prompts in each family that a floor needs
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 Vector = Float[np.ndarray, "d_model"]
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A head and, where its prompt has roles, what the two tokens of its firing are called."""
+    """A head and, where its prompt has roles, those of the two tokens of its firing."""
 
     layer: int
     head: int
@@ -100,7 +95,7 @@ class Place:
 
 @dataclass(frozen=True, repr=False)
 class Aggregated:
-    """The summed signals of one circuit, of unit length, by place: what its heads are told on each side."""
+    """What the heads of one circuit receive on each side: their summed signals, of unit length, by place."""
 
     dest: Mapping[Place, Vector]
     src: Mapping[Place, Vector]
@@ -137,7 +132,7 @@ class SignalComparison:
 
 
 def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = True, offsets: bool = True) -> Aggregated:
-    """What each head of a circuit is told, summed over the edges into it."""
+    """What each head of a circuit receives, summed over the edges into it."""
     from keyhole.intervene.cuts import run_of
     from keyhole.store.store import signal_vectors
 
@@ -164,7 +159,7 @@ def compare_signals(
     offsets: bool = True,
     progress: Progress | None = None,
 ) -> SignalComparison:
-    """Two representatives, beside pairs of other members of their families: is a cosine lower than noise makes it?"""
+    """Are the signals of two representatives less alike than those of other pairs of prompts, head by head?"""
     everyone = [*pair, *families[0], *families[1]]
     roles = all(member.names is not None for member in everyone)
     tell, summed = progress or silent, []
@@ -178,7 +173,7 @@ def compare_signals(
 def compare_aggregated(
     pair: tuple[Aggregated, Aggregated], others: tuple[Sequence[Aggregated], Sequence[Aggregated]], *, roles: bool
 ) -> SignalComparison:
-    """The same of summed signals; `roles`: are their places called by roles?"""
+    """The same for signals that are summed already; `roles`: do their places have roles?"""
     a, b = pair
     rows = [
         head_row(place, side, (a, b), others)
@@ -219,10 +214,11 @@ def head_row(
 def judge(
     cosine: float, floor: float, within: tuple[Interval | None, Interval | None], between: Interval | None
 ) -> Verdict:
-    """Is a cosine between families lower than noise makes it?
+    """Is a cosine between families lower than noise explains?
 
-    `different`: the representatives are below the floor, and pairs between families are less alike than those within,
-    intervals apart. `less alike`: the second alone. `unclear`: the first alone, so the representatives may be odd.
+    `different`: the representatives are below the floor, and pairs between families are less alike than pairs within,
+    with intervals that do not overlap. `less alike`: only the second holds. `unclear`: only the first holds, so the
+    representatives may be atypical.
 
     >>> same = Interval(0.9, 0.8, 1.0), Interval(0.9, 0.7, 1.1)
     >>> judge(-0.4, 0.7, same, Interval(-0.2, -0.5, 0.1))
@@ -243,7 +239,7 @@ def judge(
 
 
 def _unit(sums: Mapping[Place, Vector]) -> dict[Place, Vector]:
-    """Each to unit length; signals that cancel exactly say nothing."""
+    """Each to unit length; sums that cancel exactly have no direction and are left out."""
     lengths = {place: float(np.linalg.norm(vector)) for place, vector in sums.items()}
     return {place: vector / lengths[place] for place, vector in sums.items() if place.layer >= 1 and lengths[place]}
 

@@ -1,10 +1,9 @@
-"""Many circuits as one, pruned by frequency, and circuits that were published.
-
-What do many circuits come to as one? Components and edges with how often they appear; pruned, what is left of it.
+"""Many circuits as one: components and edges with their frequencies, pruned by these; and published circuits.
 
 Weights of the same edge are summed over prompts and divided by the number of circuits, also of those that lack it.
-Pruning by frequency drops components that are in fewer circuits than round(threshold * circuits), then what is joined
-to nothing, then what is not joined to the target. Tokens are left out, and with them embeddings, biases and offsets.
+Pruning by frequency drops components that are in fewer circuits than round(threshold * circuits), then those without
+edges, then those that are not connected to the target. Tokens are left out, and with them embeddings, biases and
+offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from keyhole.brief import brief, head_named
-from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.exports import MibEdge, MibFile
 from keyhole.circuits.records import Component
 from keyhole.errors import KeyholeError
@@ -83,12 +82,12 @@ def unify(source: "Store | Sequence[Circuit]", *, prompts: Sequence[int] | None 
 
 
 def prune(unified: Unified, threshold: float) -> Unified:
-    """What is left when components go that are in less than this share of circuits.
+    """A unified circuit without the components that are in less than this share of circuits.
 
     >>> heads = [Component("head", layer, 0) for layer in (1, 2, 3)]
     >>> links = tuple(Link(Term(head, TARGET, "target"), n, 1.0) for head, n in zip(heads, (10, 4, 1)))
     >>> small = prune(Unified(10, tuple(Often(h, n) for h, n in zip(heads, (10, 4, 1))), links), 0.4)
-    >>> [one.component.layer for one in small.components], len(small.edges)
+    >>> [often.component.layer for often in small.components], len(small.edges)
     ([1, 2], 2)
     """
     if not 0 <= threshold <= 1:
@@ -99,7 +98,7 @@ def prune(unified: Unified, threshold: float) -> Unified:
 
 
 def part(unified: Unified, keeps: Callable[[Link], bool]) -> Unified:
-    """These edges alone: components that are joined to nothing, or not to the target, go with theirs."""
+    """Only these edges; components without edges, or not connected to the target, are dropped with theirs."""
     edges = [edge for edge in unified.edges if keeps(edge)]
     joined = _joined(TARGET, [(edge.term.source, edge.term.target) for edge in edges])
     return Unified(
@@ -110,7 +109,7 @@ def part(unified: Unified, keeps: Callable[[Link], bool]) -> Unified:
 
 
 def _joined(start: Component, pairs: Iterable[tuple[Component, Component | None]]) -> set[Component]:
-    """Everything that can be reached along edges, whichever way they point."""
+    """Everything that is connected by edges, in either direction."""
     neighbours: dict[Component, set[Component]] = {}
     for source, target in pairs:
         assert target is not None, "an edge leads somewhere"
@@ -130,19 +129,23 @@ def _counts(sets: Sets) -> list[tuple[Term, int]]:
     return sorted(zip(sets.terms, counts, strict=True), key=lambda pair: -pair[1])
 
 
+def term_of(circuit: Circuit, edge: Edge) -> Term:
+    """An edge without its tokens and channels."""
+    source, target = (Component.of(circuit.nodes[end]) for end in (edge.sender, edge.receiver))
+    return Term(source, target, edge.side)
+
+
 def _weights_of(circuits: Sequence[Circuit]) -> Mapping[Term, float]:
     weights: dict[Term, float] = {}
     for circuit in circuits:
         for edge in circuit.edges:
-            source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
-            ends = [Component.of(node) for node in (source, target)]
-            term = Term(ends[0], ends[1], edge.side)
+            term = term_of(circuit, edge)
             weights[term] = weights.get(term, 0.0) + edge.weight
     return weights
 
 
 def _weights_in(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Mapping[Term, float]:
-    """The same from a store's table, which is not read row by row."""
+    """The same from a store's table, which pyarrow sums up."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -155,24 +158,24 @@ def _weights_in(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Mapping
     return weights
 
 
-# Which circuits were published for a model and a task? Lists of components by class, and where each list is from.
+# Which circuits were published for a model and a task? Lists of components by class, with their source.
 #
-# Only lists that a source which can be read gives component by component are here. Two that papers compare with are
-# not: gendered pronouns of GPT-2 by ACDC (16 components) and indirect objects of Pythia-160M by EAP-IG (14 heads).
-# Their sizes are told, their members are drawn in pictures alone: see `MISSING`.
+# A list is here only if its source names every component. Two that papers compare with are missing: gendered pronouns
+# of GPT-2 by ACDC (16 components) and indirect objects of Pythia-160M by EAP-IG (14 heads). Their sizes are published,
+# but their members only in pictures: see `MISSING`.
 
 
 @dataclass(frozen=True)
 class Published:
-    """A circuit as others found it."""
+    """A published circuit."""
 
     name: str  # of the list
     model: str
     task: str
     method: str
     source: str
-    classes: Mapping[str, frozenset[Component]]  # heads and MLPs by what they are called
-    kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
+    classes: Mapping[str, frozenset[Component]]  # heads and MLPs by the class that the source gives them
+    kinds: frozenset[str]  # of components that the study could have named; others are not scored
     shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""
     family: str = ""  # of the model, as transformers calls its type; empty: not known
@@ -279,7 +282,7 @@ def published_in(file: MibFile) -> Published:
         classes={name: frozenset(end for end in ends if end.kind == kind) for kind, name in kinds.items()},
         kinds=frozenset(kinds),
         shape=(file.layers, file.heads),
-        note="the file does not tell its model nor its prompts: that they are the same is for you to know",
+        note="the file names neither its model nor its prompts: make sure that they are the same",
         edges=edges,
         possible_edges=file.possible,
     )

@@ -1,4 +1,4 @@
-"""How much of the answer do the best edges carry? Faithfulness over the share of edges kept, a line a method."""
+"""How much of the answer do the best edges carry? Faithfulness over the share of edges kept, a line for each method."""
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -10,7 +10,7 @@ from keyhole.studies.curves.record import Curves
 from keyhole.studies.curves.settings import METHODS
 from keyhole.studies.curves.split_record import Splits
 
-_MOST = 1.6  # beyond, an answer is overshot by so much that the rest of the picture would be flat
+_MOST = 1.6  # beyond this an answer is so far above 1 that the rest of the picture would be flat
 
 
 def curves_figure(curves: Curves) -> Figure:
@@ -79,8 +79,8 @@ def curves_report(curves: Curves) -> Report:
 
 _AREAS = (
     "CPR is the area under a line, CMD the area between it and 1: by trapezoids over the shares, as in MIB. A perfect "
-    "method has CPR about 1 and CMD 0.\n\nCircuits of heads alone (heads, svt) say nothing of values and of what MLPs "
-    "read, so they cannot carry an answer alone: their edges are reasons of attention."
+    "method has CPR about 1 and CMD 0.\n\nAttention-only circuits (heads, svt) have no edges into values and MLPs, so "
+    "they cannot carry an answer alone: their edges explain attention."
 )
 
 

@@ -1,6 +1,4 @@
-"""What does each method think of every edge?
-
-How much does a method think of every edge? Scores of token-level edges, prompt by prompt; signed, + for the answer.
+"""How does each method score every edge? Signed scores of token-level edges, prompt by prompt: + for the answer.
 
 accpp       influence, in circuits that go through MLPs
 heads, svt  an edge's share of all weights into the same firing and side (into the answer: of all its seeds)
@@ -10,9 +8,9 @@ eap-ig-inputs, gim  see `attribution.py`
 share       as integrated, at points placed where the answer changes: they add up to its change within 5 %
 sufficient  edges of the smallest circuit that a search finds for the prompt; all others by their share
 random      none
-a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file_scores`)
+a file      the scores of a circuit of EAP-IG or MIB (`file_scores`)
 
-What is done with them, over tokens or prompts, with or without their sign, is the same for all (`ranked.py`).
+How scores are combined over tokens and prompts, with or without their sign, is the same for all (`cutting.py`).
 """
 
 import json
@@ -42,13 +40,13 @@ from keyhole.studies.curves.settings import EdgeMethod
 from keyhole.tracing.trace import trace
 
 STEPS = 5  # of the way, for "integrated"
-BELOW = 1e6  # by how much the edges of a circuit that suffices are above the largest share
-_FLOATS = 1 << 22  # of what all components write: the way back keeps as much for every layer
+BELOW = 1e6  # how many times the scores of a sufficient circuit's edges are above the largest share
+_FLOATS = 1 << 22  # size of what all components write: the backward pass keeps as much for every layer
 PromptScores = Float[np.ndarray, "prompt writer reader pos"]
 
 
 def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[CohortQuestion]) -> PromptScores:
-    """What a method thinks of every token-level edge in each prompt of a group; `questions` are those it numbers."""
+    """A method's scores of every token-level edge in each prompt of a group; `group.numbers` index `questions`."""
     if method == "random":
         raise KeyholeError("random edges have no scores: they are drawn.")
     if method in _ATTRIBUTED:
@@ -77,10 +75,10 @@ _ATTRIBUTED: dict[str, Callable[[Masked, Sequence[Metric]], PromptScores]] = {
 
 
 def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[np.ndarray, "writer reader pos"]]:
-    """For each prompt of a group: 1 on the edges of a circuit that suffices; all others by their share, far below.
+    """For each prompt of a group: 1 on the edges of a circuit that suffices, and far below it the shares of all edges.
 
-    Where no set of edges suffices, shares alone. Averages over prompts are then how often an edge is in such a circuit,
-    and edges that are in equally many are ranked by their share.
+    Where no set of edges suffices there are shares alone. So the average over prompts says how often an edge is in such
+    a circuit, and edges that are equally often in one are ranked by their share.
     """
     wiring = group.masked.wiring
     all_shares = shares_together(group.masked, group.metrics, range(len(questions)))
@@ -98,7 +96,7 @@ def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[
 
 
 def traced(method: EdgeMethod, question: CohortQuestion) -> Circuit:
-    """By one of the methods that trace: the store's own, or traced with default settings."""
+    """A circuit by one of the methods that trace: the store's, if it was made so, or traced with default settings."""
     stored, metric = question.circuit, question.metric
     how = TraceSettings("svt" if method == "svt" else "accpp", through="mlps" if method == "accpp" else "heads")
     if stored is not None:

@@ -1,30 +1,31 @@
 """Does a circuit for each family keep more of held-out answers than one circuit for all? And than a random split?
 
 Edges are scored once in every shown prompt. Under a split, each group's scores are the mean over its own shown prompts,
-and its best edges are kept in the group's held-out prompts; "one circuit" is the mean over all shown prompts. A group
-has fewer prompts to average over, and a circuit of its own fits by that alone: so every split stands beside random
-splits of the same sizes, in both halves. All curves are of the same held-out prompts.
+and its best edges are kept in the group's held-out prompts; "one circuit" is the mean over all shown prompts. The
+circuit of a group is a mean over fewer prompts, which changes its fit by itself. So every split is compared with random
+splits of the same sizes. All curves are over the same held-out prompts.
 
-Families are found from circuits of all prompts, the held-out ones among them: which family a prompt is of is known, as
-a template is; its edges are not.
+Families come from the circuits of all prompts, also of held-out ones. So the family of a held-out prompt is known, as
+its template is, but its edges are not used.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from keyhole.errors import KeyholeError
 from keyhole.progress import Progress, silent
+from keyhole.settings.fields import chosen
 from keyhole.store.manifest import spread
 from keyhole.store.model import model_of
 from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_of, usable
 from keyhole.studies.curves.curves import Announce, stand_in_of, with_baseline
 from keyhole.studies.curves.cutting import Cutting, Ranked, Scores, ranked
 from keyhole.studies.curves.record import Curve
-from keyhole.studies.curves.settings import CurveSettings, EdgeMethod
+from keyhole.studies.curves.settings import CurveOptions, CurveSettings, EdgeMethod
 from keyhole.studies.curves.split_record import ALL, Split, Splits, random_name
 from keyhole.studies.families.agreement import labels_of
 from keyhole.studies.families.families import families
@@ -46,13 +47,41 @@ def splits(
     *,
     announce: Announce | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CurveOptions],
 ) -> Splits:
     """Does a circuit for each group of a store's prompts keep more of held-out answers than one for all of them?
 
-    `by`: "families" (as `keyhole families` finds them; in two, where no cut is significant), "template", or a label of
-    the prompts. One method scores edges (by default share), with tokens dropped; `settings.draws` are random splits.
+    Args:
+        store: From `keyhole.bulk` or `keyhole.open_store`.
+        by: How prompts are split: "families" (as `keyhole.families` finds them, or the two best families, where no cut
+            is significant), "template", or a label of the prompts.
+        model: The model that made the store. Default: it is loaded from where it was.
+        settings: How edges are scored and cut: a `keyhole.studies.curves.settings.CurveSettings`, whose fields are the
+            choices below.
+        announce: Called once with an estimate of the seconds, before the long part of the work.
+        progress: Called with the number of passes done and their total; an exception from there stops the work.
+        **options: Choices by name; with a record they change it:
+            - `prompts`: How many prompts edges are scored in; they are cut in as many others.
+            - `baseline`: What stands in for a cut edge: "mean", "counterfactual", "resting" or "zero".
+            - `tokens`: Must be "dropped", the default.
+            - `ranking`: Whether edges are ordered by "signed" or "absolute" scores.
+            - `per`: Must be "task", the default.
+            - `methods`: The one method that scores edges. Default: share.
+            - `draws`: How many random splits each split is compared with.
+            - `seed`: Seed of everything that is drawn at random.
+
+    Returns:
+        The faithfulness of one circuit, of every split, and of random splits of the same sizes.
+
+    >>> import keyhole, tempfile
+    >>> model = keyhole.load()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = keyhole.bulk("ioi", model, n=8, out=f"{folder}/ioi.store")
+    ...     result = splits(store, ["order"], model, prompts=4, baseline="resting", methods=("gradients",), draws=1)
+    >>> [curve.method for curve in result.curves.curves]
+    ['one circuit', 'order', 'random, as order']
     """
-    settings = settings or CurveSettings()
+    settings = chosen(settings, CurveSettings, options)
     _method(settings)
     prompts = usable(store)
     numbers = np.array(sorted(with_baseline(prompts, settings)), np.int64)
@@ -97,7 +126,7 @@ def compare_splits(
         for some, half in zip(labels, kept, strict=True)
     ]
     sizes = {name: _sizes(name, groups[0][name], groups[1][name]) for name in groups[0]}
-    # Orders of edges are a prompt's own here: that of its group.
+    # Each prompt has an order of edges of its own here: that of its group.
     each = replace(settings, methods=(method,), baseline=stand_in.baseline, per="prompt")
     cutting = Cutting(groups_of(tried, stand_in), each, progress or silent)
     cutting.plan(files=len(sizes) * (1 + settings.draws), shown=len(shown))
@@ -170,7 +199,7 @@ def _method(settings: CurveSettings) -> EdgeMethod:
 def _groups(
     store: "Store", numbers: np.ndarray, by: Sequence[str], seed: int
 ) -> tuple[dict[str, dict[int, Hashable]], dict[str, str]]:
-    """Which group each prompt is of, under every split; and what is to be said of a split."""
+    """The group of each prompt under every split; and a note on a split, where it needs one."""
     known = labels_of(store, numbers)
     groups: dict[str, dict[int, Hashable]] = {}
     notes = {}

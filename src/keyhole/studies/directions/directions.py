@@ -1,10 +1,9 @@
-"""Do heads coordinate through shared directions?
+"""Do heads coordinate through shared directions: are there near-equal signals, and channels that serve two tasks?
 
-Are there near-equal signals over all heads and layers, and channels that serve several tasks?
-
-Signals are those of a store's circuits, in residual space, as means per head and side; channels are the vectors u_k and
-v_k that a head uses often. Pairs of heads in different layers are near-equal above a cosine of 0.8; the control counts
-them with other channels of the same heads. Streams' mean and largest variance are taken out as well, as anisotropy.
+Signals are those of a store's circuits in residual space, averaged per head and side. Channels are the vectors u_k and
+v_k that a head uses often. Two heads of different layers are near-equal above a cosine of 0.8. As a control, near-equal
+pairs are counted with other channels of the same heads. All is repeated without the mean and the largest variance of
+the streams, since these make any two signals alike (anisotropy).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +31,8 @@ from keyhole.studies.settings import SharedOptions, SharedSettings
 from keyhole.tracing.upstream import Writes
 
 LIMIT = 0.8  # a cosine from which two signals are nearly equal
-_LEAST = 4  # firings of a head, without which it has no mean signal
-_OFTEN = 0.2  # of a head's prompts: a channel that is used so often
+_LEAST = 4  # firings of a head that a mean signal needs
+_OFTEN = 0.2  # share of a head's prompts from which a channel is used often
 _BATCH = 8  # prompts side by side
 
 
@@ -55,7 +54,7 @@ def shared(
         settings: How heads are compared: a `keyhole.studies.settings.SharedSettings`, whose fields are the choices
             below.
         stage: Opens a part of the work by its name, and gives what its progress is reported to.
-        **options: Choices by name; beside a record they change it:
+        **options: Choices by name; with a record they change it:
             - `prompts`: How many of the store's prompts are run again for their signals.
             - `draws`: How many draws of shuffled heads; prompts are dealt to two halves twice as often.
             - `seed`: Seed of everything that is drawn at random.
@@ -106,7 +105,7 @@ def shared(
 
 
 def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tuple[list[Heard], Ambient, int]:
-    """What heads hear in circuits of prompts evenly over the store, and what the streams have in common."""
+    """The signals of heads in some of the store's circuits, and what the streams have in common."""
     circuits = list(store.circuits({"prompt": some_prompts(store, prompts)}))
     parts, moments, layers = list[Heard](), Moments(), model.attention_layers
     with exact_matmul(), model._steady():
@@ -123,7 +122,7 @@ def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tu
 
 
 def _used(model: Model, use: Mapping[Place, Use], side: SideName) -> list[Heard]:
-    """Every channel that a head uses often, as a signal of its own: its vector, which no prompt changes."""
+    """The vector of every channel that a head uses often, as if it were a signal of one firing."""
     channels = []
     for (which, layer, head), head_use in sorted(use.items()):
         if which != side or len(head_use.prompts) < _LEAST:
@@ -155,7 +154,7 @@ def _side(
 def _conditions(
     heard: Sequence[Heard], ambient: Ambient, *, draws: int, seed: int, absolute: bool
 ) -> tuple[Likeness, ...]:
-    """Near-equal pairs, with nothing taken out, then more and more; nothing of heads in one layer."""
+    """Near-equal pairs, with nothing taken out, then more and more; empty if all heads are in one layer."""
     if len({each.layer for each in heard}) < 2:
         return ()
     return tuple(

@@ -1,11 +1,11 @@
-"""How does it read whether heads share directions? Near-equal pairs and their control, clusters, and tasks."""
+"""How does a study of shared directions read? Near-equal pairs and their control, clusters, and channels in tasks."""
 
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from keyhole.brief import model_label
+from keyhole.brief import first_few, model_label
 from keyhole.report import Picture, Report, Section, Table
 from keyhole.studies.directions.figure import shared_figure
 from keyhole.studies.directions.heard import cluster_text, draws_text, taken_text
@@ -61,12 +61,12 @@ def _head_lines(side: SharedSide) -> list[str]:
         return [f"{side.side} side: too few heads, or all in one layer: nothing to compare"]
     said = "more" if side.coordinate else "no more"
     groups = [f"near-equal: {cluster_text(group)}" for group in side.clusters[:_CLUSTERS]]
-    first = f"{len(side.heads)} heads, {said} near-equal pairs than by other channels or by anisotropy"
+    first = f"{len(side.heads)} heads, {said} near-equal pairs than other channels or anisotropy give"
     return [f"{side.side} side: {first}; {side.used} channels are used often", *groups]
 
 
 def _likeness_table(side: SharedSide) -> Table:
-    """Near-equal pairs and mean cosines of signals and of channels, beside other channels."""
+    """Near-equal pairs and mean cosines of signals and of channels, compared with other channels."""
     columns = (
         *("what", "taken out", ">pairs", ">pairs nearly equal", ">other channels", ">p"),
         *(">mean cosine", ">other channels"),
@@ -89,10 +89,9 @@ def _task_lines(shared: Shared) -> list[str]:
     lines = [f"{len(shared.tasks)} sides of heads fire in both {shared.stores[0]} and {shared.stores[1]}"]
     for kind in ("same", "in part", "others"):
         heads = [use for use in shared.tasks if use.verdict == kind]
-        named = ", ".join(f"{use.layer}.{use.head} {use.side} {use.share:.2f}" for use in heads[:8])
-        more = f" and {len(heads) - 8} more" if len(heads) > 8 else ""
+        named = first_few([f"{use.layer}.{use.head} {use.side} {use.share:.2f}" for use in heads], 8)
         name = {"same": "the same channels", "in part": "in part the same", "others": "others"}[kind]
-        lines.append(f"  {name}: {len(heads)}{': ' if heads else ''}{named}{more}")
+        lines.append(f"  {name}: {len(heads)}{': ' if heads else ''}{named}")
     every = [(use.between, *use.within, use.chance) for use in shared.tasks]
     between, first, second, chance = np.mean(every, axis=0).tolist()
     lines.append(

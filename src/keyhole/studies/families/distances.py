@@ -1,6 +1,6 @@
-"""How far apart are circuits, by the million? Columns of a store's rows, and distances between sets.
+"""How far apart are circuits? Their nodes or edges as columns of numbers, and Jaccard distances between sets.
 
-Which rows do circuits come to? Nodes or edges as columns of numbers, from a store or from circuits alike.
+Rows come from a store's tables or from circuits at hand, in the same form.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,13 +28,13 @@ KINDS: tuple[NodeKind, ...] = (*get_args(Kind), "target")
 SIDES: tuple[str, ...] = get_args(EdgeSide)
 PLACE = ("kind", "layer", "head", "dest", "src")
 NONE = -1
-_CIRCUITS = 512  # whose rows are made together
+_CIRCUITS = 512  # whose rows form one block
 assert set(KINDS) == {*get_args(Kind), *(set(get_args(NodeKind)) - set(get_args(Kind)))}
 
 
 @dataclass(frozen=True)
 class Places:
-    """Who writes or reads, a row each; what a row has not is -1. `kind` counts in KINDS."""
+    """Who writes or reads, a row each; -1 where a row has no such value. `kind` is an index into KINDS."""
 
     kind: Int[np.ndarray, "rows"]
     layer: Int[np.ndarray, "rows"]
@@ -50,14 +50,14 @@ class Block:
     prompt: Int[np.ndarray, "rows"]
     source: Places
     target: Places | None
-    side: Int[np.ndarray, "rows"]  # counts in SIDES; -1 for nodes
+    side: Int[np.ndarray, "rows"]  # an index into SIDES; -1 for nodes
     channels: Int[np.ndarray, "channels"]  # of all rows, one after the other
     widths: Int[np.ndarray, "rows"]  # how many channels each row has
-    influence: Float[np.ndarray, "rows"]  # NaN: not accounted for
+    influence: Float[np.ndarray, "rows"]  # NaN: not measured
 
 
 def store_blocks(store: "Store", granularity: Granularity, prompts: Int[np.ndarray, "circuits"]) -> Iterator[Block]:
-    """The rows of these prompts in a store, as they lie there."""
+    """The rows of these prompts in a store, in its own batches."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -66,7 +66,7 @@ def store_blocks(store: "Store", granularity: Granularity, prompts: Int[np.ndarr
     names = ["prompt", *(end + name for end in ends for name in PLACE), "influence"]
     names += [] if granularity == "heads" else ["side"]
     names += ["channels"] if granularity == "channels" else []
-    wanted = pc.field("prompt").isin(prompts)  # of all of them, too: another process may write more meanwhile
+    wanted = pc.field("prompt").isin(prompts)  # even if these are all: another process may be writing more
     try:
         for batch in store.dataset(table).to_batches(columns=names, filter=wanted):
             yield _from_batch(batch, ends)
@@ -75,7 +75,7 @@ def store_blocks(store: "Store", granularity: Granularity, prompts: Int[np.ndarr
 
 
 def circuit_blocks(circuits: Iterable[tuple[int, Circuit]], granularity: Granularity) -> Iterator[Block]:
-    """The rows of these circuits, each given with its number."""
+    """The rows of circuits at hand, each given with its number."""
     waiting: list[tuple[int, Circuit]] = []
     for pair in circuits:
         waiting.append(pair)
@@ -151,17 +151,21 @@ def _real(values: Sequence[Any]) -> Float[np.ndarray, "rows"]:
     return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
-# How far are circuits apart? Jaccard of their sets, or of their weights: 1 - sum of minima / sum of maxima, exactly.
+# How far apart are circuits? Jaccard of their sets or of their weights, exactly: 1 - sum of minima / sum of maxima.
 #
-# All pairs share the work by terms. Terms that many circuits have go through dense products, a block of circuits at a
-# time; rare ones, which are most, through sparse products, which only meet circuits that have them.
+# The sums over terms are done for all pairs at once. Terms that many circuits have go through dense products, a block
+# of circuits at a time. Rare terms, which are most, go through sparse products, which skip circuits without them.
 
-FREQUENT = 0.05  # share of circuits from which on a term is cheaper in a dense product
+FREQUENT = 0.05  # share of circuits from which a term is cheaper in a dense product
 _ROWS = 1024  # circuits of a block
 
 
 def jaccard(matrix: "csr_array", *, progress: Progress = silent) -> Float[np.ndarray, "circuits circuits"]:
-    """Distances of all pairs, float32: 0 for equal sets, 1 where nothing is shared. Two empty sets are equal.
+    """How far apart are all pairs of circuits? 0 for equal sets, 1 where nothing is shared; two empty sets are equal.
+
+    Args:
+        matrix: Circuits as rows, terms as columns, with weights of at least 0: the matrix of a `Sets`.
+        progress: Called with the number of rows done and their total.
 
     >>> from scipy.sparse import csr_array
     >>> jaccard(csr_array([[1.0, 1, 0], [0, 1, 1], [0, 0, 1]])).round(3).tolist()
@@ -175,7 +179,17 @@ def jaccard(matrix: "csr_array", *, progress: Progress = silent) -> Float[np.nda
 def between(
     rows: "csr_array", columns: "csr_array", *, progress: Progress = silent
 ) -> Float[np.ndarray, "rows columns"]:
-    """Distances of every circuit of one matrix from every one of another, over the same terms."""
+    """How far is every circuit of one matrix from every circuit of another, over the same terms?
+
+    Args:
+        rows: Circuits as rows, terms as columns.
+        columns: Other circuits with the same terms.
+        progress: Called with the number of rows done and their total.
+
+    >>> from scipy.sparse import csr_array
+    >>> between(csr_array([[1.0, 1, 0]]), csr_array([[1.0, 1, 0], [0, 1, 0], [0, 0, 1]])).tolist()
+    [[0.0, 0.5, 1.0]]
+    """
     distances = np.empty((rows.shape[0], columns.shape[0]), np.float32)
     for here, block in between_blocks(rows, columns):
         distances[here] = block
@@ -186,7 +200,7 @@ def between(
 def between_blocks(
     rows: "csr_array", columns: "csr_array"
 ) -> Iterator[tuple[slice, Float[np.ndarray, "block columns"]]]:
-    """The same, some rows at a time."""
+    """The distances of `between`, a block of rows at a time."""
     often, rare = _by_frequency(columns)
     binary = _is_binary(rows) and _is_binary(columns)
     dense = columns[:, often].astype(np.float32).toarray()
@@ -208,7 +222,7 @@ def between_blocks(
 
 
 def in_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """What both rows have (terms last) over what any has, with its weight; 0 where neither has anything.
+    """The weighted Jaccard similarity of two rows (terms last): minima over maxima; 0 where both are empty.
 
     >>> float(in_common(np.array([1.0, 0.5, 0.0]), np.array([1.0, 0.0, 0.5])))
     0.5
@@ -218,7 +232,7 @@ def in_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def condensed(distances: Float[np.ndarray, "circuits circuits"]) -> Float[np.ndarray, "pairs"]:
-    """The upper triangle, row by row, as scipy's linkage takes it (and as it works: in double precision)."""
+    """The upper triangle, row by row, as scipy's linkage takes it: in double precision, in which it works."""
     n = len(distances)
     pairs, at = np.empty(n * (n - 1) // 2, np.float64), 0
     for i in range(n - 1):
@@ -244,7 +258,7 @@ def _sums(matrix: "csr_array") -> Float[np.ndarray, "circuits"]:
 def _dense_minima(
     rows: Float[np.ndarray, "rows terms"], columns: Float[np.ndarray, "columns terms"]
 ) -> Float[np.ndarray, "rows columns"]:
-    """Sums of minima: (a + b - |a - b|) / 2, whose last part is a distance that torch has fast."""
+    """Sums of minima: (a + b - |a - b|) / 2, of which the last part is a distance that torch computes fast."""
     import torch
 
     differences = torch.cdist(torch.from_numpy(rows), torch.from_numpy(columns), p=1).numpy()

@@ -1,4 +1,4 @@
-"""Do the circuits of a store come in families? From tables to sets, distances, a tree, its cut, and what it means."""
+"""Do the circuits of a store come in families? Tables become sets, distances and a tree, and the best cut is tested."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from keyhole.studies.settings import FamilyOptions, FamilySettings, Granularity
 if TYPE_CHECKING:
     from keyhole.store.store import Store
 
-RIGHT: Mapping[str, object] = MappingProxyType({"correct": True, "status": "circuit"})  # as the papers trace them
+RIGHT: Mapping[str, object] = MappingProxyType({"correct": True, "status": "circuit"})  # as in the papers
 _FEWEST = 10
 Values = Mapping[str, tuple[str | None, ...]]
 
@@ -51,7 +51,7 @@ def families(
         settings: How families are looked for: a `keyhole.studies.settings.FamilySettings`, whose fields are the choices
             below.
         progress: Called with the work done and its total, in steps; an exception from there stops the work.
-        **options: Choices by name; beside a record they change it:
+        **options: Choices by name; with a record they change it:
             - `granularity`: Circuits are compared by their "heads", "edges", or edges with their "channels". Labels are
               held against all three.
             - `side`: Whether dest, src and value edges differ.
@@ -94,7 +94,7 @@ def families(
         k = settings.k if kind == settings.granularity else None
         levels.append(_level(level_sets, far, values, k=k, seed=seed, progress=within))
         progress(3 * i + 3, 3 * len(order))
-        if i == 0:  # of the others, distances are not kept: they are the most of what is in memory
+        if i == 0:  # the distances of the others are dropped: they would take most of the memory
             sets, apart = level_sets, far
     level = levels[0]
     labels = _labels(level.clustering, len(sample))
@@ -155,7 +155,7 @@ def _level(
 
 
 def _labels(clustering: Clustering, circuits: int) -> Int[np.ndarray, "circuits"]:
-    """The cut, if it is believed or was asked for; otherwise all circuits are one family."""
+    """The cut, if it is significant or the number of families was given; otherwise all circuits are one family."""
     cut = clustering.cut
     if cut is None or not (clustering.separate or clustering.given):
         return np.ones(circuits, np.int64)
@@ -235,4 +235,4 @@ def where_text(where: Where) -> str:
     return str(where)
 
 
-assert OUTSIDE == 0  # `_labels` and `record.Families` count on it
+assert OUTSIDE == 0  # `_labels` and `record.Families` number families from 1

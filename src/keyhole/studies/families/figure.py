@@ -1,4 +1,4 @@
-"""What do families of circuits look like? Their tree, all distances in its order, and labels beside them."""
+"""What do families of circuits look like? Their tree, bars for labels, and the map of distances in the tree's order."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from keyhole.studies.families.record import Families
 
 _CELLS = 1200  # of the map, along a side: more cannot be seen
-_STUB = 0.03  # of the tree's height, from a merge to a single circuit: lines to 0 would cover all
+_STUB = 0.03  # length of the line to a single circuit, as a share of the tree's height: lines to 0 would hide the tree
 _FEW = len(style.PALETTE)  # values of a label that have a colour each
-_MOST_VALUES = 40  # of a label that has a bar; names have more
-_BARS, _SHOWN = 5, 4  # and as many values of each in the legend, where there are more
+_MOST_VALUES = 40  # labels with more values have no bar: names have hundreds
+_BARS, _SHOWN = 5, 4  # bars at most, and values of each in the legend
 _RAMPS = ("Greens", "Oranges", "Purples")
 _NEAR = LinearSegmentedColormap.from_list("near", ["#16335c", style.BLUE, "#a9c1de", "#f6f5f1"])
 
@@ -52,7 +52,7 @@ Bar = tuple[str, np.ndarray, list[str], list[Patch]]
 
 
 def _bars(result: "Families") -> list[Bar]:
-    """Which bars stand beside the map: families, and labels of few values; what each colour means."""
+    """The bars between tree and map, with their legends: families, and labels of few values."""
     sample = _sample_labels(result)
     bars: list[Bar] = []
     if len(result.families) > 1:
@@ -70,7 +70,7 @@ def _bars(result: "Families") -> list[Bar]:
 
 
 def _legend(name: str, known: Sequence[str], colours: Sequence[str]) -> list[Patch]:
-    """Each value, or where they are many the first, some between and the last."""
+    """Each value; of many, the first, some in between and the last."""
     shown = np.unique(np.linspace(0, len(known) - 1, min(len(known), _SHOWN)).round().astype(int))
     return [Patch(color=colours[i], label=style.plain(f"{name} {known[i]}")) for i in shown]
 
@@ -86,9 +86,9 @@ def _colours(n: int) -> list[str]:
 
 
 def _of_values(known: Sequence[str], *, first: bool) -> list[str]:
-    """A colour for each value of a label: two as far from those of families as can be, many as a ramp.
+    """A colour for each value of a label. Few values have colours far from those of families, many have a ramp.
 
-    Values such as ABBA-3 have a ramp for what stands before the dash.
+    Values such as ABBA-3 have a ramp for each text before the dash.
     """
     if len(known) <= _SHOWN:
         return list(style.PALETTE[: len(known)] if first else style.PALETTE[-len(known) :])
@@ -193,7 +193,7 @@ def _title(result: "Families") -> str:
 
 
 def _natural(text: str) -> tuple[Any, ...]:
-    """Numbers in texts in their order: ABBA-2 before ABBA-10."""
+    """A key that sorts numbers in texts by their value: ABBA-2 before ABBA-10."""
     import re
 
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part)

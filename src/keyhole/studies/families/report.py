@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def report(result: "Families") -> Report:
-    """What was cut, what was found, and how far to believe it."""
+    """What was cut, which families there are, and how significant they are."""
     from keyhole.studies.families.figure import families_figure
 
     about, chosen = result.about, {family.representative for family in result.families}
@@ -57,18 +57,19 @@ _APART = (
     "circuits whose nearest other circuit has the same value."
 )
 _CUTS = (
-    "The best cut of the tree for each number of families; clusters of fewer circuits than a family has lie outside. A "
-    "cut is believed if it is stable and better than 95 % of cuts in worlds without families, by margin (the "
-    "silhouette that four of five circuits exceed) and by what it explains of squared distances: circuits shuffled so "
-    "that each keeps its size and each term its frequency, and one Gaussian cloud of the circuits' covariance. A split "
-    "is stable and no matter of sizes and frequencies, and along their longest direction circuits heap up in more than "
-    "one place; but it may have no border."
+    "The best cut of the tree for each number of families; smaller clusters than the least family lie outside.\n\n"
+    "A cut is significant if it is stable and better than 95 % of the cuts of circuits without families. Two measures "
+    "are compared: the margin (the silhouette that four of five circuits exceed) and the share of squared distances "
+    "that the cut explains. There are two null models: circuits shuffled so that each keeps its size and each term its "
+    "frequency, and one Gaussian cloud with the circuits' covariance.\n\n"
+    "A split is a stable cut that shuffled circuits do not give, of circuits with more than one mode along their "
+    "longest direction. There may be no border between its parts."
 )
 _AVERAGED = (
-    "The averaged circuit has the terms that half of the circuits have. How much of it is any prompt's circuit: its "
-    "Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, the share "
-    "of circuits that have all of it, and the share of a circuit's terms that it misses. Variance: of its terms from "
-    "prompt to prompt; deviation: of their shares under bootstrap; resampled: its Jaccard with the average of "
+    "The averaged circuit has the terms that half of the circuits have. How near is it to the circuit of any prompt? "
+    "Its Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, the "
+    "share of circuits that have all of it, and the share of a circuit's terms that it misses. Variance: of its terms "
+    "from prompt to prompt; deviation: of their shares under bootstrap; resampled: its Jaccard with the average of "
     "resampled prompts."
 )
 _NEAREST = "The circuit of each group with the least summed distance to the others."
@@ -135,8 +136,8 @@ def _level_line(level: "Level") -> str:
     cut, apart = level.clustering.cut, f"{WHAT[level.granularity]}: {level.mean_distance:.3f} apart"
     if cut is None:
         return f"{apart}; no cut"
-    believed = believed_text(level.clustering) or ", believed"
-    return f"{apart}; a cut into {cut.families}{believed}; {nulls_text(level.clustering)}"
+    significant = significance_text(level.clustering) or ", significant"
+    return f"{apart}; a cut into {cut.families}{significant}; {nulls_text(level.clustering)}"
 
 
 def _cuts(result: "Families") -> Table:
@@ -152,7 +153,7 @@ def _cuts(result: "Families") -> Table:
 
 
 def _averages(result: "Families") -> list[Table]:
-    """How near circuits are to it; and how much of it they have, as its terms vary."""
+    """Two tables of averaged circuits: how near circuits are to them, and how much of them circuits have."""
     near = ("group", ">circuits", ">terms of one", ">of any", ">of half", ">nearest circuit", ">mean circuit")
     having = (
         "group",
@@ -188,7 +189,7 @@ def _representatives(result: "Families") -> Table:
 
 
 def asked_text(result: "Families") -> str:
-    """Of which circuits, as which sets."""
+    """Which circuits were compared, and as which sets."""
     about = result.about
     how = [WHAT[about.granularity]]
     how += ["with sides" if about.side else "without sides"] if about.granularity != "heads" else []
@@ -214,7 +215,7 @@ def plain_verdict(result: "Families") -> str:
     many = f"{len(result.families)} families{', as asked' * clustering.given}"
     if clustering.separate:
         return f"{many}: other prompts would give the same, and they stand further apart than where there are none."
-    doubts = ["is not stable, so that other prompts would give another"] * (not clustering.stable)
+    doubts = ["is not stable, so that other prompts would give a different one"] * (not clustering.stable)
     if not clustering.nulls or any(null.p > LEVEL for null in clustering.nulls):
         doubts.append("is not clearly better than cuts where there are no families")
     doubt = ", and ".join(doubts)
@@ -234,46 +235,46 @@ def numbers_text(result: "Families") -> str:
     return f"This cut: {shown}; {nulls_text(clustering)}{left}.{split}"
 
 
-def believed_text(clustering: Clustering) -> str:
-    """What is said beside a cut that is not believed."""
-    return "" if clustering.separate else ", not believed, though a split" if clustering.split else ", not believed"
+def significance_text(clustering: Clustering) -> str:
+    """What follows the number of families of a cut that is not significant."""
+    return "" if clustering.separate else ", not significant" + ", though a split" * clustering.split
 
 
 def split_text(clustering: Clustering) -> str:
-    """What speaks for several heaps where no cut is believed."""
+    """What speaks for a split where no cut is significant."""
     if clustering.modes is None or not clustering.split:
         return ""
     cut = "" if clustering.given or clustering.cut is None else f" (--k {clustering.cut.families} takes this cut)"
     return (
-        f" Yet there is a split: the cut is stable, no matter of sizes and frequencies, and along their longest "
-        f"direction circuits heap up in more than one place (one mode: p {clustering.modes.p:.3f}); that there is a "
-        f"border between the heaps is not shown{cut}."
+        f" Yet there is a split: the cut is stable, sizes and frequencies do not explain it, and along their longest "
+        f"direction circuits have more than one mode (p {clustering.modes.p:.3f}). That there is a border between its "
+        f"parts is not shown{cut}."
     )
 
 
 def rest_text(result: "Families") -> str:
-    """What became of circuits beyond the sample, and how well that works."""
+    """Where circuits beyond the sample were assigned, and how well that works."""
     rest = result.rest
     if rest is None or len(result.families) < 2:
         return ""
     return (
         f"{rest.circuits:,} circuits beyond the sample went to the nearest family, {rest.outside:,} to none; "
-        f"{rest.held_out:,} held-out circuits, assigned so, agree with their cut by ARI {rest.agreement:.2f}."
+        f"{rest.held_out:,} held-out circuits, assigned in the same way, agree with it by ARI {rest.agreement:.2f}."
     )
 
 
 def nulls_text(clustering: Clustering) -> str:
-    """Both measures of a cut, beside 95 % of those in worlds without families."""
+    """Both measures of a cut, against the 95 % quantile of circuits without families."""
     texts = []
     for measure in MEASURES:
         nulls = [null for null in clustering.nulls if null.measure == measure]
-        beside = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in nulls)
-        texts += [f"{measure} {nulls[0].value:.3f} beside {beside}"] if nulls else []
+        against = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in nulls)
+        texts += [f"{measure} {nulls[0].value:.3f} against {against}"] if nulls else []
     return "; ".join(texts)
 
 
 def common_text(family: "Family") -> str:
-    """What most members share, by label; a share that says little is left out."""
+    """What most members have in common, by label; shares below 30 % are left out."""
     texts = [f"{name} {value} {share:.0%}" for name, (value, share) in family.common.items() if share >= 0.3]
     return ", ".join(texts) or "no label"
 

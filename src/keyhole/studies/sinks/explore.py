@@ -1,9 +1,10 @@
 """Which few signals drive firings on the first token, and which heads share them?
 
 explain   one firing of every head on the first token in every prompt: its dest and src signals in residual space
-compare   control signals (means of heads whose signals are alike) across layers, beside other channels of the same
-          heads and beside their firings on other tokens; again without mean and largest variance of the streams
-remove    the few directions that control signals share most, in prompts that they were not found in
+compare   control signals (the mean signal of each head whose signals are alike) across layers. They are held against
+          other channels of the same heads, and against firings of these heads on other tokens; and again without the
+          mean and the largest variance of the streams
+remove    the few directions that control signals share most, in prompts that were held out
 """
 
 from collections.abc import Sequence
@@ -32,9 +33,9 @@ from keyhole.studies.sinks.firings import Listened, StoredQuestion, layers_of, l
 from keyhole.studies.sinks.record import NoSinksError, Others, SinkHead, Sinks, SinkSide, along, massive
 from keyhole.studies.sinks.trials import Trial, removals
 
-CONTROLLED = 0.5  # mean cosine distance, below which a head's signals are alike
-_LEAST = 4  # firings of a head, without which it is left out
-_WRITERS = 3  # that are named
+CONTROLLED = 0.5  # mean cosine distance below which a head's signals are alike
+_LEAST = 4  # firings; heads with fewer are left out
+_WRITERS = 3  # that are named for each head
 _HELD_OUT = 3  # one prompt in three
 RANKS = (1, 4, 16)
 
@@ -57,7 +58,7 @@ def sinks(
         settings: How firings are studied: a `keyhole.studies.settings.SinkSettings`, whose fields are the choices
             below.
         stage: Opens a part of the work by its name, and gives what its progress is reported to.
-        **options: Choices by name; beside a record they change it:
+        **options: Choices by name; with a record they change it:
             - `prompts`: How many of the store's prompts are run.
             - `tau`: The attention weight from which a head fires.
             - `draws`: How many draws of shuffled heads and of resampled prompts.
@@ -94,7 +95,26 @@ def prompts_of(store: Store, prompts: int) -> list[StoredQuestion]:
 def study(
     model: Model, questions: Sequence[StoredQuestion], settings: SinkSettings | None = None, *, stage: Stage = quiet
 ) -> Sinks:
-    """The same of any prompts of a model."""
+    """The same study, for prompts at hand.
+
+    Args:
+        model: Of at least two attention layers.
+        questions: The prompts, each with the metric of its answer; one in three is held out.
+        settings: How firings are studied.
+        stage: Opens a part of the work by its name, and gives what its progress is reported to.
+
+    Returns:
+        As `sinks`.
+
+    >>> import keyhole
+    >>> from keyhole.intervene.removal import Metric
+    >>> from keyhole.studies.sinks.firings import StoredQuestion
+    >>> model = keyhole.load()
+    >>> runs = model.run_many([f"{name} gave the book to" for name in ("Mary", "John", "Paul")])
+    >>> questions = [StoredQuestion(i, run.token_ids, Metric(len(run) - 1, (0,))) for i, run in enumerate(runs)]
+    >>> study(model, questions, SinkSettings(draws=19, controls=1)).prompts
+    2
+    """
     settings = settings or SinkSettings()
     tau, controls, seed = settings.tau, settings.controls, settings.seed
     layers_of(model)

@@ -1,9 +1,7 @@
-"""What came of it? Heads, signals and massive activations.
+"""What drives firings on the first token? The record of a study, and the first token's massive coordinates.
 
-Which coordinates of the first token's stream are massive, since which layer, and who writes them?
-
-A coordinate is massive if it is more than a hundred times the median magnitude of its layer's streams, as a few are in
-many models at the first token alone.
+A coordinate is massive if it is more than a hundred times the median magnitude of its layer's streams. Many models have
+a few such coordinates, at the first token alone. The record names them, their layers, and who writes them.
 """
 
 from collections import defaultdict
@@ -38,13 +36,13 @@ class Massive:
     coordinate: int
     first: int  # the layers whose input has it so large
     last: int
-    peak: int  # where it is largest beside the median
-    times: float  # the median magnitude, there
-    elsewhere: float  # the same of the largest other token
-    value: float  # what it is there, on average over prompts
+    peak: int  # the layer where it is largest, as a multiple of the median
+    times: float  # that multiple
+    elsewhere: float  # the same for the largest other token
+    value: float  # the coordinate at that layer, on average over prompts
     maker: Component  # who writes the largest share of it where it is massive first
     maker_share: float
-    writer: Component  # and at its peak
+    writer: Component  # who writes the largest share of it at its peak
     share: float
 
 
@@ -92,13 +90,13 @@ def along(vectors: Float[Tensor, "heads d_model"], coordinates: Sequence[Massive
     return float(vectors[:, at].square().sum(1).mean())
 
 
-# What drives firings on the first token? The record of a study: heads, how alike they are, and what removal does.
+# The record of a study: heads, how alike their signals are, and what removals do.
 
 Verdict = Literal["shared", "a shared part", "not shared"]
-MANY = 4  # heads, without which nothing is shared
-LAYERS = 2  # in which they must be
-NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
-HALF = 0.5  # of the firings on the first token
+MANY = 4  # least number of heads that share a signal
+LAYERS = 2  # least number of layers of these heads
+NEAR = 0.25  # least share of pairs that are alike: about four groups of heads, or fewer
+HALF = 0.5  # least share of the firings on the first token that a removal takes
 
 
 class NoSinksError(KeyholeError):
@@ -121,7 +119,7 @@ class SinkHead:
 
 @dataclass(frozen=True)
 class Others:
-    """The same heads when they fire on other tokens."""
+    """How alike the same heads are when they fire on other tokens."""
 
     taken: int | None
     heads: int
@@ -131,15 +129,15 @@ class Others:
 
 @dataclass(frozen=True)
 class Removal:
-    """What the directions that most control signals share do, once they are gone: beside others of the same rank."""
+    """What is left without the directions that control signals share most, compared with subspaces of the same rank."""
 
     taken: int | None  # out of the signals before their directions were found
     rank: int
-    energy: float  # share of the stream that lies there, at the tokens where it is taken out
-    random_energy: float  # the same of random subspaces, on average
-    explained: Interval  # share of held-out firings that are below tau without it, over prompts
-    random_explained: tuple[float, ...]  # subspaces drawn from the streams' own covariance
-    shuffled_explained: tuple[float, ...]  # what the same writers put into the heads' other channels has in common
+    energy: float  # share of the stream that lies in the subspace, at the tokens where it is taken out
+    random_energy: float  # the same for random subspaces, on average
+    explained: Interval  # share of held-out firings that are below tau without the subspace, over prompts
+    random_explained: tuple[float, ...]  # the same for subspaces drawn from the streams' own covariance
+    shuffled_explained: tuple[float, ...]  # and for what the same writers put into other channels of the heads
     sinks: Interval | None = None  # mean weight on the first token in passes without it; None: no pass was made
     answer: Interval | None = None
     random_sinks: tuple[float, ...] = ()
@@ -149,10 +147,10 @@ class Removal:
 
     @property
     def acts(self) -> bool:
-        """Does it take half of the firings, more than any random subspace; and more weight in the model's pass?
+        """Does it take half of the firings, more than any random subspace, and more weight in the model's own pass?
 
-        What the same writers put into other channels is no bar: where all heads hear one vector, its parts in any
-        channels add up to that vector.
+        Other channels of the same writers are shown, but decide nothing: where all heads receive one vector, the parts
+        of that vector in any channels add up to it.
         """
         if self.sinks is None or self.explained[0] < HALF:
             return False
@@ -191,7 +189,7 @@ class SinkSide:
 
     @property
     def verdict(self) -> Verdict:
-        """Is there a shared control signal? It must survive without what all streams have in common."""
+        """Is there a shared control signal, or a shared part, also without what all streams have in common?"""
         heads = self.controlled
         if not self.likeness or len(heads) < MANY or len({head.layer for head in heads}) < LAYERS or not self.acts:
             return "not shared"
@@ -211,7 +209,7 @@ class SinkSide:
 
     @property
     def acts(self) -> bool:
-        """Do few directions make the firings, and still so if what all streams have in common is taken out first?"""
+        """Do few directions drive the firings, also if what all streams have in common is taken out first?"""
         ways = {removal.taken for removal in self.removals}
         return bool(ways) and all(
             any(removal.acts for removal in self.removals if removal.taken == taken) for taken in ways
@@ -230,9 +228,9 @@ class Sinks(Reported):
     model: str
     prompts: int  # explained
     held_out: int  # others, on which removals were tried
-    share: float  # of heads' tokens after the first that fire on it
+    share: float  # of heads and tokens after the first, that fire on the first token
     before: float  # mean weight on the first token, in held-out prompts
-    answer: float  # and their answers
+    answer: float  # mean metric of these prompts
     layer: int  # from which on subspaces were taken out
     sides: tuple[SinkSide, SinkSide]  # dest and src
     massive: tuple[Massive, ...]  # coordinates of the first token's stream
@@ -243,7 +241,7 @@ class Sinks(Reported):
         return self.sides[0] if name == "dest" else self.sides[1]
 
     def report(self) -> Report:
-        """What was found on each side, compared with controls."""
+        """The heads of each side and what removals do, compared with controls."""
         from keyhole.studies.sinks.report import report
 
         return report(self)

@@ -11,11 +11,12 @@ from matplotlib.lines import Line2D
 from keyhole.brief import model_label
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.report import Cell, Picture, Report, Section, Table
+from keyhole.studies.directions.figure import bar_ends, cosine_map
 from keyhole.studies.directions.heard import author_name, cluster_text, draws_text, taken_text
 from keyhole.studies.sinks.record import Removal, Sinks, SinkSide, middle
 
 _CLUSTERS = 3
-_MASSIVE = 5  # coordinates that are told
+_MASSIVE = 5  # coordinates that are named
 HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", "written by")
 
 
@@ -41,9 +42,9 @@ _READ = (
     "Each signal is the sum of what a firing's writers put into their channels, in residual space. A head is "
     "controlled if its signals are alike over firings; its control signal is their mean. Other channels: the same "
     "heads, firings and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
-    "A shared signal must survive without the streams' mean and largest variance, exceed that of other channels and of "
-    "firings on other tokens, and its few directions must take away half of the held-out firings, more than any random "
-    "subspace of the same rank."
+    "A signal is shared if two things hold. Heads are more alike than with other channels and in firings on other "
+    "tokens, also without the streams' mean and largest variance. And a few shared directions take away half of the "
+    "held-out firings, more than any random subspace of the same rank."
 )
 
 
@@ -73,7 +74,7 @@ def head_lines(side: SinkSide) -> list[str]:
     other = side.others[0]
     lines += [f"alike: {cluster_text(cluster)}" for cluster in side.clusters[:_CLUSTERS] if len(cluster) > 1]
     cosines = f"cosine {other.cosine:.2f}, {other.near:.1%} of pairs alike ({other.heads} heads)"
-    cosines = "too few to compare, so that they are no bar" if math.isnan(other.near) else cosines
+    cosines = "too few to compare" if math.isnan(other.near) else cosines
     return [*lines, f"the same heads on other tokens: {cosines}"]
 
 
@@ -92,7 +93,7 @@ def likeness_table(side: SinkSide) -> Table:
 
 
 def removal_table(side: SinkSide) -> Table:
-    """What is left of firings, weights and answers without what heads share, beside what others take."""
+    """What is left of firings, weights and answers without what heads share, and without other subspaces."""
     columns = (
         *("shared directions of signals", ">rank", ">of the stream", ">firings gone", ">random", ">other channels"),
         *(">weight", ">random", ">random that are higher", ">other channels", ">answer", ">random", ">other channels"),
@@ -153,7 +154,7 @@ def sinks_record(sinks: Sinks) -> dict[str, Any]:
     """As plain data, with what follows from it."""
     data = asdict(sinks)
     for plain, side in zip(data["sides"], sinks.sides, strict=True):
-        plain |= {name: _listed(getattr(side, name)) for name in ("cosines", "shuffled")}
+        plain |= {name: np.round(getattr(side, name), 4).tolist() for name in ("cosines", "shuffled")}
         plain |= {"found": side.verdict, "acts": side.acts, "clusters": side.clusters}
         for removal_data, removal in zip(plain["removals"], side.removals, strict=True):
             removal_data["acts"] = removal.acts
@@ -162,14 +163,7 @@ def sinks_record(sinks: Sinks) -> dict[str, Any]:
     return data
 
 
-def _listed(table: np.ndarray) -> list[list[float]]:
-    rows: list[list[float]] = np.round(table, 4).tolist()
-    return rows
-
-
-# Do heads that rest on the first token listen to the same signals? Cosines beside the control, and removals.
-
-_LABELS = 24  # heads that are named along an axis
+# Do heads that fire on the first token receive the same signals? Pictures of cosines, of the control, and of removals.
 
 
 def sinks_figure(sinks: Sinks) -> Figure:
@@ -181,7 +175,9 @@ def sinks_figure(sinks: Sinks) -> Figure:
     for row, side in zip(grid, sinks.sides, strict=True):
         order = _order(side)
         for axis, table, name in ((row[0], side.cosines, "signals"), (row[1], side.shuffled, "other channels")):
-            image = _matrix(axis, table, side, order, title=f"{side.side} side, {name}") or image
+            tidy(axis, f"{side.side} side, {name}")
+            heads = [(side.controlled[i].layer, side.controlled[i].head) for i in order]
+            image = cosine_map(axis, table[np.ix_(order, order)], heads, empty="no head has one signal") or image
         _removals(row[2], side, sinks)
     if image is not None:
         bar = figure.colorbar(image, ax=grid[:, :2], location="bottom", shrink=0.5, pad=0.02, aspect=40)
@@ -204,22 +200,6 @@ def _order(side: SinkSide) -> list[int]:
     return sorted(range(len(heads)), key=lambda i: (heads[i].cluster, heads[i].layer, heads[i].head))
 
 
-def _matrix(axis: Any, table: np.ndarray, side: SinkSide, order: list[int], *, title: str) -> Any:
-    tidy(axis, title)
-    if not order:
-        axis.text(0.5, 0.5, "no head has one signal", ha="center", va="center", transform=axis.transAxes, color=GREY)
-        axis.set_xticks([])
-        axis.set_yticks([])
-        return None
-    image = axis.imshow(table[np.ix_(order, order)], cmap="RdBu_r", vmin=-1, vmax=1)
-    shown = range(0, len(order), -(-len(order) // _LABELS))
-    heads = [side.controlled[order[i]] for i in shown]
-    names = [f"{each.layer}.{each.head}" for each in heads]
-    axis.set_xticks(shown, names, rotation=90, fontsize=7)
-    axis.set_yticks(shown, names, fontsize=7)
-    return image
-
-
 def _removals(axis: Any, side: SinkSide, sinks: Sinks) -> None:
     """Which share of firings goes with the shared directions, by rank, and with others."""
     tidy(axis, f"{side.side} side: firings that go without them", x="directions taken out", y="share of firings")
@@ -229,17 +209,10 @@ def _removals(axis: Any, side: SinkSide, sinks: Sinks) -> None:
         colour, x = (BLUE, -0.18) if removal.taken is None else (RED, 0.18)
         place = at[removal.rank] + x
         axis.plot([place] * len(removal.random_explained), removal.random_explained, "x", color=GREY, markersize=5)
-        axis.plot(
-            [place + 0.09] * len(removal.shuffled_explained),
-            removal.shuffled_explained,
-            "+",
-            color=INK,
-            markersize=6,
-            alpha=0.6,
-        )
+        beside = [place + 0.09] * len(removal.shuffled_explained)
+        axis.plot(beside, removal.shuffled_explained, "+", color=INK, markersize=6, alpha=0.6)
         mean, low, high = removal.explained
-        ends = np.maximum([[mean - max(low, 0.0)], [min(high, 1.0) - mean]], 0.0)  # rounding must not turn one round
-        bars = None if np.isnan(low) else ends
+        bars = None if np.isnan(low) else bar_ends(mean, max(low, 0.0), min(high, 1.0))
         axis.errorbar([place - 0.09], [mean], bars, fmt="o", color=colour, markersize=5, capsize=2)
     axis.set_xticks(range(len(ranks)), [str(rank) for rank in ranks])
     axis.set_xlim(-0.6, max(len(ranks), 1) - 0.4)

@@ -1,11 +1,9 @@
-"""Which subspaces drive firings on the first token, and what happens without them?
+"""Which subspaces drive firings on the first token, and what happens to firings and answers without them?
 
-What happens to sinks and answers without a subspace? Head by head, and in the model's own forward pass.
-
-alone    the subspace is taken out of what each head reads, on one side of its scores: of the query's stream, or of
-         every key's (a vector that all keys have in common then makes no difference, as it should). Frozen norms.
-passing  it is taken out of the stream before every block from a layer on, at the tokens after the first (dest) or at
-         the first (src): everything downstream feels it.
+alone    The subspace is taken out of what each head reads, on one side of its scores: out of the query's stream, or out
+         of every key's stream, so that what all keys have in common makes no difference. Norms stay as they were.
+passing  It is taken out of the stream before every block from a layer on, at the tokens after the first (dest) or at
+         the first (src), in the model's own pass, with all that follows from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +37,7 @@ _TOKENS = 1024  # of a batch
 
 @dataclass(frozen=True)
 class Passed:
-    """What one pass came to, a number per prompt."""
+    """What was measured in one pass, a number per prompt."""
 
     sinks: tuple[float, ...]  # mean weight on the first token, over heads from the layer on and tokens after the first
     answers: tuple[float, ...]  # the metric of each prompt
@@ -48,7 +46,7 @@ class Passed:
 def explained(
     model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
 ) -> list[tuple[float, ...]]:
-    """Of each cut and prompt: the share of firings on the first token that are below tau once the subspace is gone."""
+    """For each cut and prompt, the share of firings on the first token that are below tau without the subspace."""
     gone = [list[float]() for _ in cuts]
     with exact_matmul(), model._steady():
         for batch, writes in batches(model, questions):
@@ -120,13 +118,13 @@ def _take_out(stack: ExitStack, block: nn.Module, side: SideName, basis: Basis) 
             return (less(args[0]), *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": less(kwargs["hidden_states"])}
 
-    # prepended, so that what is noted is what the block reads
+    # prepended, so that the recording hooks see the stream without the subspace, as the block does
     hook = block.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
     stack.callback(hook.remove)
 
 
 def _resting(model: Model, captured: Captured, lengths: Sequence[int], layer: int) -> list[float]:
-    """How much of its attention does each prompt rest on the first token?"""
+    """The mean attention weight on the first token, of each prompt."""
     total, count = torch.zeros(len(lengths), dtype=torch.float64), 0
     inside = _inside(lengths)
     with exact_matmul():
@@ -164,12 +162,12 @@ def _share(x: Float[Tensor, "pos d_model"], basis: Basis) -> float:
     return float(((x @ basis.to(x)).square().sum(1) / x.square().sum(1).clamp_min(1e-300)).mean())
 
 
-# Which subspaces are taken out, beside which others? The directions that control signals share, and as many others.
+# Which subspaces are taken out? The directions that control signals share most, and two kinds of others.
 #
-# The control is drawn from the covariance of the streams after the first token, so that it takes what any large part
-# of them would; what is the first token's alone is asked about, and no control. Beside it, what the same writers put
-# into other channels of the same heads has in common: where all heads hear one vector, that is this vector again,
-# whichever the channels, and the effect is the writers'.
+# Random subspaces are drawn from the covariance of the streams after the first token, so that they take as much as any
+# large part of the streams would. The first token is no part of that covariance: what sets it apart is what we look
+# for. The second kind is what the same writers put into other channels of the same heads. Where all heads receive one
+# vector, this kind spans that vector again, whichever the channels, and shows that the effect is the writers'.
 
 WAYS = (TAKEN[0], TAKEN[-1])  # signals as they are, and with most taken out of them
 
@@ -189,7 +187,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of them, and what there was before."""
+    """The removals by side, and the means before any removal."""
 
     of: Mapping[SideName, tuple[Removal, ...]]
     before: float
@@ -220,7 +218,7 @@ class _Set:
 
 
 def removals(trial: Trial, controlled: Mapping[SideName, Sequence[Heard]], progress: Progress) -> Done:
-    """Every rank head by head; in the model's own pass, the smallest that takes half of the firings, or the largest."""
+    """Remove every rank head by head; and in the model's own pass the smallest that takes half of the firings."""
     layer = min(
         (signals.layer for heard in controlled.values() for signals in heard), default=layers_of(trial.model)[0]
     )
@@ -245,7 +243,7 @@ def removals(trial: Trial, controlled: Mapping[SideName, Sequence[Heard]], progr
 
 
 def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
-    """By what was taken out of the signals, and by rank."""
+    """The subspaces of one side, for signals as they are and without what streams have in common, by rank."""
     generator = torch.Generator().manual_seed(trial.seed)
     sets = []
     for way in WAYS if heard else ():
@@ -259,7 +257,7 @@ def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
 
 
 def _right(vectors: torch.Tensor) -> Basis:
-    """All directions that vectors share, those with most of them first."""
+    """The right singular vectors of some vectors, the largest singular value first."""
     _, S, Vh = torch.linalg.svd(vectors, full_matrices=False)
     basis: torch.Tensor = Vh[1e-6 * S.max() < S].T
     return basis

@@ -1,4 +1,4 @@
-"""How much of a circuit stays when something small changes? A dot a change and measure, beside the floors."""
+"""How much of a circuit stays when something small changes? A dot for each change and measure, above the floors."""
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -45,8 +45,8 @@ def stability_figure(stability: Stability) -> Figure:
 def stability_report(stability: Stability) -> Report:
     """The picture and its numbers."""
     text = (
-        "1: the circuit is the same; 0: nothing is in common. A change keeps a circuit only so far as it lies above "
-        "those of other prompts: these have much in common, too."
+        "1: the circuit is the same; 0: nothing is in common. Circuits of other prompts have much in common, too: a "
+        "change keeps a circuit only as far as it lies above these floors."
     )
     picture = Picture(lambda: stability_figure(stability), "Jaccard under each change")
     every = [(row, measure, row.spread(measure)) for row in stability.rows for measure in MEASURES]

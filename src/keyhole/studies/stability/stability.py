@@ -1,6 +1,9 @@
-"""How much of a circuit stays, compared with what other prompts have in common?
+"""How much of a circuit stays when something small changes, compared with what other prompts have in common?
 
-What do two circuits have in common? Jaccard of heads, edges, channels, and of influence; and how that reads.
+Each prompt's circuit is compared with the circuit of the same prompt after one change (`variations.py`): Jaccard of
+heads, of edges, of edges with their channels, and of influence, without tokens or with their roles. Floors are pairs of
+circuits that nobody expects to be the same: two prompts that share a label, two unrelated prompts, and, if another
+store is given, two tasks.
 """
 
 import random
@@ -45,7 +48,7 @@ class Stays:
     __repr__ = brief
 
     name: str
-    floor: bool  # a comparison of circuits that nobody says are the same
+    floor: bool  # is it a comparison of circuits that nobody expects to be the same?
     jaccard: Mapping[str, tuple[float, ...]]  # of each prompt, by measure
     refused: Mapping[str, int]  # how many prompts could not be compared, by reason
 
@@ -55,7 +58,7 @@ class Stays:
         return len(self.jaccard["heads"])
 
     def spread(self, measure: str) -> Interval | None:
-        """The mean, and its 95 % interval within what is possible; None where it was not measured."""
+        """The mean with its 95 % interval, within 0 and 1; None where it was not measured."""
         values = self.jaccard.get(measure, ())
         if not values:
             return None
@@ -107,7 +110,7 @@ class Stability(Reported):
 
     @property
     def summary(self) -> str:
-        """What was done, in words, and what could not be."""
+        """What was compared, and what could not be."""
         where = "with the roles of tokens" if self.roles else "without tokens"
         text = (
             f"{self.model}, {self.task}: Jaccard of {self.prompts} circuits with those of a changed question, {where}. "
@@ -125,7 +128,7 @@ class Stability(Reported):
 
 
 def in_common(pairs: Sequence[tuple[Traced, Traced]], *, roles: bool = False) -> dict[str, tuple[float, ...]]:
-    """Jaccard of every pair by every measure; by influence, only where circuits have some."""
+    """Jaccard of every pair by every measure; by influence only if all circuits have influence."""
     examples, circuits = (list(column) for column in zip(*chain.from_iterable(pairs), strict=True))
     weighs = all(circuit.influence for circuit in circuits)
     shares = {}
@@ -137,7 +140,7 @@ def in_common(pairs: Sequence[tuple[Traced, Traced]], *, roles: bool = False) ->
 
 
 def jaccard_of_pairs(first: Any, second: Any) -> Float[np.ndarray, "pairs"]:
-    """Row by row of two sparse matrices: what both have over what any has, with its weight; 1 of two empty ones.
+    """The weighted Jaccard similarity of two sparse matrices, row by row; 1 for two empty rows.
 
     >>> from scipy.sparse import csr_array
     >>> jaccard_of_pairs(csr_array([[1.0, 1, 0]]), csr_array([[0, 1.0, 1]]))
@@ -147,8 +150,6 @@ def jaccard_of_pairs(first: Any, second: Any) -> Float[np.ndarray, "pairs"]:
     return np.where(every > 0, both / np.where(every > 0, every, 1), 1.0)
 
 
-# What have circuits in common that nobody says are the same? Pairs of other prompts, which a change must be above.
-
 Pairs = list[tuple[Traced, Traced]]
 Fits = Callable[[dict[str, Any], dict[str, Any]], bool]
 _MOST = 6  # labels
@@ -157,10 +158,10 @@ _MOST = 6  # labels
 def floors(
     store: "Store", originals: Mapping[int, Traced], other: "Store | None", rng: random.Random
 ) -> tuple[dict[str, Pairs], dict[str, str]]:
-    """Pairs that are not the same question, by what they share; and what there is none of.
+    """Pairs of different prompts, by what they have in common; and the kinds of pairs that do not exist, with a reason.
 
-    Partners are drawn from the whole store: of a few dozen prompts, hardly two have one wording. `other`: a store of
-    another task.
+    Partners are drawn from the whole store, since of a few dozen prompts hardly two have one wording. `other`: a store
+    of another task.
     """
     labels = [f"label_{name}" for name in store.manifest.labels]
     table = store.table("prompts", columns=["prompt", "template", "answer", "text", *labels])
@@ -185,7 +186,7 @@ def floors(
 
 
 def _kinds(rows: list[dict[str, Any]], labels: list[str]) -> dict[str, Fits]:
-    """What two prompts can share: a label that not all have and some share; or nothing, not even the answer."""
+    """When do two prompts make a pair? If they share a label that divides the prompts; or not even the answer."""
 
     def alike(column: str) -> Fits:
         return lambda row, original: row[column] == original[column] is not None and row["text"] != original["text"]
@@ -208,13 +209,6 @@ def traced_of(store: "Store", numbers: Iterable[int]) -> dict[int, Traced]:
     outcomes = store.outcomes({"prompt": sorted(set(numbers))})
     return {outcome.index: (outcome.example, outcome.circuit) for outcome in outcomes if outcome.circuit is not None}
 
-
-# How much of a circuit stays when the question is asked a little differently? Jaccard of what two circuits have.
-#
-# Each prompt's circuit is compared with the circuit of the same prompt after one change (`variations.py`), beside
-# floors: two prompts that share a label, two unrelated prompts, and, if another store is given, two tasks. What
-# counts are heads, edges, edges with their channels, all without tokens (or with the roles of these), and heads by
-# their influence.
 
 _FEWEST = 2
 
@@ -239,7 +233,7 @@ def stability(
         settings: Which circuits are compared, and as what: a `keyhole.studies.settings.StabilitySettings`, whose fields
             are the choices below.
         progress: Called with the number of prompts traced and their total; an exception from there stops the work.
-        **options: Choices by name; beside a record they change it:
+        **options: Choices by name; with a record they change it:
             - `prompts`: How many prompts, from all parts of the store.
             - `roles`: Whether terms differ that stand at tokens of other roles.
             - `seed`: Seed of new words and of the pairs that floors are made of.
@@ -299,7 +293,7 @@ def stability(
 def varied(
     model: "Model", originals: Sequence[Traced], change: Variation, settings: TraceSettings, *, bos: bool | None = None
 ) -> tuple[Pairs, dict[str, int]]:
-    """Each circuit with that of the changed question; and how many there are not, by reason."""
+    """Each circuit with the one after a change; and how many prompts have none, by reason."""
     changed = [
         (original, original[0] if change.example is None else change.example(original[0])) for original in originals
     ]

@@ -1,7 +1,4 @@
-"""What is changed, and what does tracing again give?
-
-What can be changed a little about a question? The numbers' precision, the threshold, the wording, a name.
-"""
+"""What can be changed a little about a prompt? Precision, threshold, wording, a name. And circuits after a change."""
 
 import copy
 import random
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Variation:
-    """A change: of the prompt, of how it is traced, or of the model's numbers. What is None stays."""
+    """A change of the prompt, of how it is traced, or of the model's precision. What is None stays as it is."""
 
     name: str
     example: Callable[[Example], Example | None] | None = None  # None comes back where it does not fit
@@ -40,11 +37,11 @@ class Variation:
 
 
 def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list[Variation]:
-    """Traced again, in less precision, with half and double tau; for indirect objects, another wording and names."""
+    """The usual changes: lower precision, half and double tau; for indirect objects, another wording and names."""
     precision = model.hf.dtype
     variations = [Variation("nothing: traced again")]
     variations += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != precision]
-    if precision == torch.float32:  # activations of some models are too large to be rebuilt in half precision
+    if precision == torch.float32:  # activations of some models are too large for half precision
         variations.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
     variations += [
         Variation("half of tau", settings=lambda how: scaled_tau(how, 0.5)),
@@ -69,10 +66,10 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def scaled_tau(settings: TraceSettings, by: float) -> TraceSettings:
-    """The same settings with so many times the threshold; below 1, so that something is always traced."""
+    """The same settings with a multiple of the threshold, below 1, so that something is always traced."""
     was = settings.tau
     if callable(was):
-        raise KeyholeError("tau is a function here: give 'dynamic' or a number to take more or less of it.")
+        raise KeyholeError("tau is a function here, which cannot be scaled: give 'dynamic' or a number.")
     tau: Tau = (lambda dest: min(0.99, by * dynamic_tau(dest + 1))) if isinstance(was, str) else min(0.99, by * was)
     return replace(settings, tau=tau)
 
@@ -125,7 +122,7 @@ def with_names(example: Example, receiver: str, giver: str) -> Example:
 
 
 def _filled(example: Example, wording: int, rng: random.Random, **people: str) -> Example:
-    """A wording of the example's own list with its people and things; what it does not say is drawn."""
+    """A wording of the example's own list with its people and things; a place or thing it lacks is drawn."""
     lists, said = ioi_words(example), {**example.labels, **people}
     place, thing = (
         example.word(slot) if slot in example.roles else rng.choice(pool)
@@ -136,13 +133,13 @@ def _filled(example: Example, wording: int, rng: random.Random, **people: str) -
 
 
 def _is_ioi(example: Example) -> bool:
-    """Was it made by Keyhole, so that it can be made again otherwise?"""
+    """Is it an example of Keyhole's own task, which can be written with other words?"""
     if not {"wordings", "wording", "order", "IO", "S"} <= set(example.labels) or example.task != "ioi":
         return False
     return _filled(example, int(example.labels["wording"]), random.Random(0)).text == example.text
 
 
-# Which circuits do prompts have when they are asked again, perhaps otherwise? What cannot be compared says why.
+# Circuits after a change, or the reason why there is none.
 
 _TOGETHER = 8
 
@@ -157,9 +154,10 @@ class Refused:
 def retrace(
     model: "Model", examples: Sequence[Example], settings: TraceSettings, *, bos: bool | None = None
 ) -> list[Circuit | Refused]:
-    """The circuits of these examples, traced as `keyhole bulk` would; refused where the model is wrong, or too coarse.
+    """The circuits of these examples, traced as `keyhole bulk` does, or why there is none.
 
-    Wrong is a model that does not prefer the right answer to the wrong one, or, without one, to all others.
+    An example is refused if the model does not prefer the right answer to the wrong one (without a wrong one, to all
+    others), or if its precision is too low for tracing.
     """
     circuits: list[Circuit | Refused] = []
     for start in range(0, len(examples), _TOGETHER):
@@ -170,7 +168,7 @@ def retrace(
 def _traced(
     model: "Model", examples: Sequence[Example], settings: TraceSettings, bos: bool | None
 ) -> list[Circuit | Refused]:
-    """Some together; where one is refused, each alone."""
+    """Some examples together; if one of them is refused, each alone."""
     try:
         runs = model.run_many([example.text for example in examples], bos=bos)
         ids = [answer_ids(model, example) for example in examples]
@@ -204,5 +202,5 @@ def _kept(traced: Circuit | Untraced | None) -> Circuit | Refused:
 
 
 def _refused(error: KeyholeError) -> Refused:
-    """What is wrong; the numbers that follow it differ from prompt to prompt."""
+    """What is wrong, without the numbers after the colon, which differ from prompt to prompt."""
     return Refused(str(error).partition(":")[0])
