@@ -840,7 +840,7 @@ def test_two_circuit_files_are_compared(store: Store, organism: Model, tmp_path:
         ("{store}#4000", "there is no prompt 4000"),
         ("published:gpt9", "there are gpt2-ioi, gpt2-greater-than"),
         ("published:gpt2-pronouns", "no list of the 16 components"),
-        ("published:gpt2-ioi", "nothing of ours"),
+        ("published:gpt2-ioi", "both sides are published circuits"),
         ("missing.json", "missing.json"),
     ],
 )

@@ -248,10 +248,10 @@ def remove_exclusive(
     rng = random.Random(seed)
     chosen = {which: tuple(rng.sample(both[which], min(len(alone[which]), len(both[which])))) for which in alone}
     plan = _Plan((("a", alone["a"], chosen["a"]), ("b", alone["b"], chosen["b"])), mode, draws, seed)
-    everyone, tell, effects = [*families[0], *families[1]], progress or silent, list[_Found | None]()
-    for done, member in enumerate(everyone):
+    members, tell, effects = [*families[0], *families[1]], progress or silent, list[_Found | None]()
+    for done, member in enumerate(members):
         effects.append(_effects(member, plan, model))
-        tell(done + 1, len(everyone))
+        tell(done + 1, len(members))
     first, second = effects[: len(families[0])], effects[len(families[0]) :]
     return Exclusive(
         a=alone["a"],

@@ -265,15 +265,10 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
 
 def _summary(terms: TermComparison) -> tuple[str, ...]:
     counts = (str(len(rows)) for rows in (terms.shared, terms.only_a, terms.only_b))
-    values = (terms.likeness, terms.score.precision, terms.score.recall, terms.score.f1)
-    beside = (
-        ("", "", "") if terms.halves is None else (terms.halves.within_a, terms.halves.within_b, terms.halves.between)
-    )
-    return (
-        terms.granularity,
-        *counts,
-        *(value if isinstance(value, str) else f"{value:.2f}" for value in (*values, *beside)),
-    )
+    numbers = [terms.likeness, terms.score.precision, terms.score.recall, terms.score.f1]
+    if terms.halves is not None:
+        numbers += [terms.halves.within_a, terms.halves.within_b, terms.halves.between]
+    return (terms.granularity, *counts, *(f"{number:.2f}" for number in numbers), *[""] * (7 - len(numbers)))
 
 
 def _where(row: TermRow) -> str:

@@ -160,12 +160,12 @@ def compare_signals(
     progress: Progress | None = None,
 ) -> SignalComparison:
     """Are the signals of two representatives less alike than those of other pairs of prompts, head by head?"""
-    everyone = [*pair, *families[0], *families[1]]
-    roles = all(member.names is not None for member in everyone)
+    members = [*pair, *families[0], *families[1]]
+    roles = all(member.names is not None for member in members)
     tell, summed = progress or silent, []
-    for done, member in enumerate(everyone):
+    for done, member in enumerate(members):
         summed.append(aggregated(member, model, roles=roles, offsets=offsets))
-        tell(done + 1, len(everyone))
+        tell(done + 1, len(members))
     count = len(families[0])
     return compare_aggregated((summed[0], summed[1]), (summed[2 : 2 + count], summed[2 + count :]), roles=roles)
 

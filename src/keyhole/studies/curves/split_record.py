@@ -105,9 +105,9 @@ class Splits(Reported):
         return (
             f"{curves.name}: {curves.edges:,} edges between components, scored by {self.method} on {curves.found_on} "
             f"prompts (the mean over each group's) and cut in {curves.tried_on} others, by {settings.ranking} scores; "
-            f"baseline {settings.baseline}. Random splits have the same sizes, {settings.draws} draws. CMD, each prompt: "
-            "by the distance of every answer from its own, so that overshot answers do not make up for others. 95 % "
-            "intervals over held-out prompts; rankings stay: another --seed shows other prompts."
+            f"baseline {settings.baseline}. Random splits have the same sizes, {settings.draws} draws. CMD, each "
+            "prompt: by the distance of every answer from its own, so that overshot answers do not make up for others. "
+            "95 % intervals over held-out prompts; rankings stay: another --seed shows other prompts."
         )
 
     @property

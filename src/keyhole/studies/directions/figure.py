@@ -88,10 +88,15 @@ def _overlaps(axis: Any, shared: Shared, side: SharedSide) -> None:
     heads = [head for head in shared.tasks if head.side == side.side]
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
     for kind, shade in (("same", BLUE), ("in part", GREY), ("others", RED)):
-        mine = [head for head in heads if head.verdict == kind]
-        halves = [sum(head.within) / 2 for head in mine]
+        of_kind = [head for head in heads if head.verdict == kind]
+        halves = [sum(head.within) / 2 for head in of_kind]
         axis.scatter(
-            halves, [head.between for head in mine], s=16, color=shade, label=f"{kind} ({len(mine)})", linewidths=0
+            halves,
+            [head.between for head in of_kind],
+            s=16,
+            color=shade,
+            label=f"{kind} ({len(of_kind)})",
+            linewidths=0,
         )
     axis.scatter(
         [sum(head.within) / 2 for head in heads],

@@ -93,10 +93,10 @@ def channel_use(store: Store) -> dict[Place, Use]:
     size = int(channel.max()) + 1
     uses: dict[Place, Use] = {}
     for number, (side, at, index) in enumerate(places.tolist()):
-        mine = which.ravel() == number
-        prompts, row = np.unique(prompt[mine], return_inverse=True)
+        of_place = which.ravel() == number
+        prompts, row = np.unique(prompt[of_place], return_inverse=True)
         used = np.zeros((len(prompts), size), dtype=bool)
-        used[row.ravel(), channel[mine]] = True
+        used[row.ravel(), channel[of_place]] = True
         uses["src" if side else "dest", at, index] = Use(prompts, used)
     return uses
 

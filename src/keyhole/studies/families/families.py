@@ -98,18 +98,18 @@ def families(
             sets, apart = level_sets, far
     level = levels[0]
     labels = _labels(level.clustering, len(sample))
-    kept = _families(sets, apart, labels, values, level.clustering)
-    prompts, everyone, rest = sample, labels, None
+    groups = _families(sets, apart, labels, values, level.clustering)
+    prompts, all_labels, rest = sample, labels, None
     if len(matching) > len(sample):
         whole = _sets(store, settings.granularity, matching, settings)
-        everyone, rest = assign_rest(whole, sample, (labels, level.clustering), distances=apart, seed=seed)
+        all_labels, rest = assign_rest(whole, sample, (labels, level.clustering), distances=apart, seed=seed)
         prompts = matching
-        kept = tuple(_with_members(family, prompts, everyone) for family in kept)
+        groups = tuple(_with_members(family, prompts, all_labels) for family in groups)
     return Families(
         about=_about(store, where, settings, (len(matching), len(sample))),
         prompts=prompts,
-        labels=everyone,
-        families=kept,
+        labels=all_labels,
+        families=groups,
         levels=tuple(levels),
         representatives=representatives(apart, sample, values),
         averages=averages(sets.matrix, _groups(labels), seed=seed),

@@ -120,10 +120,8 @@ def study(
     layers_of(model)
     if len(questions) < _HELD_OUT:
         raise KeyholeError(f"{len(questions)} prompts are too few: one in {_HELD_OUT} is held out for removals.")
-    test, fit = (
-        questions[_HELD_OUT - 1 :: _HELD_OUT],
-        [question for i, question in enumerate(questions) if (i + 1) % _HELD_OUT],
-    )
+    test = questions[_HELD_OUT - 1 :: _HELD_OUT]
+    fit = [question for i, question in enumerate(questions) if (i + 1) % _HELD_OUT]
     with stage("Explaining firings") as progress:
         heard = listen(model, fit, tau, seed=seed, progress=progress)
     if not heard.rest:
@@ -158,18 +156,14 @@ def study(
 
 def _controlled(heard: Listened, side: SideName) -> list[Heard]:
     """Heads with enough firings whose signals are alike."""
-    return [
-        signals
-        for signals in heard.rest
-        if signals.side == side and len(signals) >= _LEAST and spread(signals) < CONTROLLED
-    ]
+    of_side = (signals for signals in heard.rest if signals.side == side)
+    return [signals for signals in of_side if len(signals) >= _LEAST and spread(signals) < CONTROLLED]
 
 
 def _side(heard: Listened, side: SideName, controlled: Sequence[Heard], *, draws: int, seed: int) -> SinkSide:
     vectors, heads = directions(controlled), [signals.place for signals in controlled]
     labels = dict(zip(heads, clusters(vectors).tolist(), strict=True)) if controlled else {}
-    every = [signals for signals in heard.rest if signals.side == side]
-    sink_heads = tuple(_head(signals, labels.get(signals.place)) for signals in every)
+    sink_heads = tuple(_head(signals, labels.get(signals.place)) for signals in heard.rest if signals.side == side)
     empty = np.zeros((len(controlled), len(controlled)))
     if len({layer for layer, _ in heads}) < 2:
         return SinkSide(side, sink_heads, empty, empty, (), (), (), 0.0)

@@ -209,8 +209,8 @@ def _removals(axis: Any, side: SinkSide, sinks: Sinks) -> None:
         colour, x = (BLUE, -0.18) if removal.taken is None else (RED, 0.18)
         place = at[removal.rank] + x
         axis.plot([place] * len(removal.random_explained), removal.random_explained, "x", color=GREY, markersize=5)
-        beside = [place + 0.09] * len(removal.shuffled_explained)
-        axis.plot(beside, removal.shuffled_explained, "+", color=INK, markersize=6, alpha=0.6)
+        places = [place + 0.09] * len(removal.shuffled_explained)
+        axis.plot(places, removal.shuffled_explained, "+", color=INK, markersize=6, alpha=0.6)
         mean, low, high = removal.explained
         bars = None if np.isnan(low) else bar_ends(mean, max(low, 0.0), min(high, 1.0))
         axis.errorbar([place - 0.09], [mean], bars, fmt="o", color=colour, markersize=5, capsize=2)

@@ -196,8 +196,8 @@ class Done:
 
 
 @dataclass(frozen=True)
-class _Set:
-    """One subspace with its controls."""
+class _Subspaces:
+    """The subspace that control signals share, of one rank, and its controls."""
 
     side: SideName
     taken: int | None
@@ -208,20 +208,19 @@ class _Set:
 
     @property
     def cuts(self) -> list[tuple[SideName, Basis]]:
-        """All of them, its own first."""
+        """All of them, the shared one first."""
         return [(self.side, basis) for basis in (self.shared, *self.random, *self.shuffled)]
 
     def parted(self, values: Sequence[float]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-        """A number for each cut: its own, and those of both controls."""
+        """A number for each cut, in three parts: of the shared one, and of both controls."""
         n = len(self.random)
         return values[0], tuple(values[1 : 1 + n]), tuple(values[1 + n :])
 
 
 def removals(trial: Trial, controlled: Mapping[SideName, Sequence[Heard]], progress: Progress) -> Done:
     """Remove every rank head by head; and in the model's own pass the smallest that takes half of the firings."""
-    layer = min(
-        (signals.layer for heard in controlled.values() for signals in heard), default=layers_of(trial.model)[0]
-    )
+    layers = [signals.layer for heard in controlled.values() for signals in heard]
+    layer = min(layers, default=layers_of(trial.model)[0])
     clean = passed(trial.model, trial.questions, [None], layer)[0]
     sets = [subspace for side, heard in controlled.items() for subspace in _sets(trial, side, heard)]
     results: dict[SideName, list[Removal]] = {side: [] for side in controlled}
@@ -237,12 +236,11 @@ def removals(trial: Trial, controlled: Mapping[SideName, Sequence[Heard]], progr
                 subspace = next(s for s in sets if (s.side, s.taken, s.rank) == (side, taken, tried[i].rank))
                 tried[i] = _passing(trial, subspace, tried[i], layer)
             progress(done := min(total, done + max(1, len(here))), total)
-    return Done(
-        {side: tuple(tried) for side, tried in results.items()}, fmean(clean.sinks), fmean(clean.answers), layer
-    )
+    tuples = {side: tuple(tried) for side, tried in results.items()}
+    return Done(tuples, fmean(clean.sinks), fmean(clean.answers), layer)
 
 
-def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
+def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Subspaces]:
     """The subspaces of one side, for signals as they are and without what streams have in common, by rank."""
     generator = torch.Generator().manual_seed(trial.seed)
     sets = []
@@ -252,7 +250,9 @@ def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
         others = [_right(draw.double()) for draw in shuffled(heard, taken, trial.controls, generator)]
         for rank in [rank for rank in trial.ranks if rank <= right.shape[1]]:
             random = tuple(trial.ambient.draw(rank, generator) for _ in range(trial.controls))
-            sets.append(_Set(side, way, rank, right[:, :rank], random, tuple(basis[:, :rank] for basis in others)))
+            sets.append(
+                _Subspaces(side, way, rank, right[:, :rank], random, tuple(basis[:, :rank] for basis in others))
+            )
     return sets
 
 
@@ -263,18 +263,16 @@ def _right(vectors: torch.Tensor) -> Basis:
     return basis
 
 
-def _alone(trial: Trial, subspace: _Set) -> Removal:
+def _alone(trial: Trial, subspace: _Subspaces) -> Removal:
     shares = explained(trial.model, trial.questions, subspace.cuts, trial.tau)
     means = [fmean(values) if values else 0.0 for values in shares]
     _, random, other = subspace.parted(means)
-    size, *others = energy(
-        trial.model, trial.questions, [(subspace.side, basis) for basis in (subspace.shared, *subspace.random)]
-    )
+    size, *others = energy(trial.model, trial.questions, subspace.cuts[: 1 + len(subspace.random)])
     gone = interval(shares[0]) if shares[0] else Interval(0.0, float("nan"), float("nan"))
     return Removal(subspace.taken, subspace.rank, size, fmean(others), gone, random, other)
 
 
-def _passing(trial: Trial, subspace: _Set, removal: Removal, layer: int) -> Removal:
+def _passing(trial: Trial, subspace: _Subspaces, removal: Removal, layer: int) -> Removal:
     """The same removal in the model's own passes."""
     passes = passed(trial.model, trial.questions, subspace.cuts, layer)
     _, random_sinks, shuffled_sinks = subspace.parted([fmean(result.sinks) for result in passes])

@@ -191,11 +191,11 @@ def _kinds(rows: list[dict[str, Any]], labels: list[str]) -> dict[str, Fits]:
     def alike(column: str) -> Fits:
         return lambda row, original: row[column] == original[column] is not None and row["text"] != original["text"]
 
-    def tells(column: str) -> bool:
+    def divides(column: str) -> bool:
         values = {row[column] for row in rows}
         return 1 < len(values) <= len(rows) // 2
 
-    shared = [column for column in ("template", *labels) if tells(column)][:_MOST]
+    shared = [column for column in ("template", *labels) if divides(column)][:_MOST]
     several = "template" in shared
     return {f"another prompt, same {column.removeprefix('label_')}": alike(column) for column in shared} | {
         "another prompt, unrelated": lambda row, original: (
@@ -284,8 +284,8 @@ def stability(
     tell(total * len(originals), total * len(originals))
     if not any(change.example for change in changes):
         left_out["another wording or name"] = "only Keyhole's own ioi prompts can be said again with other words"
-    beside, missing = floors(store, originals, other, rng)
-    rows += [Stays(name, True, in_common(pairs, roles=roles), {}) for name, pairs in beside.items()]
+    floor_pairs, missing = floors(store, originals, other, rng)
+    rows += [Stays(name, True, in_common(pairs, roles=roles), {}) for name, pairs in floor_pairs.items()]
     name = str(store.manifest.task.get("name"))
     return Stability(model_label(model.name), name, len(originals), roles, tuple(rows), left_out | missing)
 
