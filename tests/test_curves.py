@@ -359,7 +359,7 @@ def test_own_circuits_are_their_own(known: Known, asked: list[CohortQuestion]) -
         none = groups[0].answers(torch.zeros(groups[0].masked.wiring.joined.shape)).numpy()
     whole = [question.metric.of(question.run.logits[-1]) for question in tried]
     assert found.with_own == pytest.approx([whole[0], none[1]], abs=0.1) and found.edges == 13 / 2
-    assert found.other == pytest.approx([none[0], whole[1]], abs=0.1)
+    assert found.with_other == pytest.approx([none[0], whole[1]], abs=0.1)
 
 
 def test_groups_are_of_one_length(organism: Model) -> None:
