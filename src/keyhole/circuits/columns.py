@@ -74,14 +74,15 @@ class Columns(Sequence[Row]):
     def of(cls: type[Table], rows: Iterable[Any]) -> Table:
         """Columns of these objects."""
         records = [cls._cells(row) for row in rows]
-        return cls(**{one.name: _column(cls, one.name, [row[one.name] for row in records]) for one in fields(cls)})
+        names = [column.name for column in fields(cls)]
+        return cls(**{name: _column(cls, name, [row[name] for row in records]) for name in names})
 
     @classmethod
     def _cells(cls, row: Any) -> Mapping[str, Any]:
-        return {one.name: getattr(row, one.name) for one in fields(cls)}
+        return {column.name: getattr(row, column.name) for column in fields(cls)}
 
     def _objects(self) -> Iterator[Row]:
-        return map(self.row, *(self.plain(one.name) for one in fields(self)))
+        return map(self.row, *(self.plain(column.name) for column in fields(self)))
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -103,7 +104,7 @@ class Columns(Sequence[Row]):
     def take(self: Table, rows: Sequence[int] | Indices) -> Table:
         """Some of them, in this order."""
         at = np.asarray(rows, dtype=np.int64)
-        return type(self)(**{one.name: getattr(self, one.name)[at] for one in fields(self)})
+        return type(self)(**{column.name: getattr(self, column.name)[at] for column in fields(self)})
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -125,7 +126,7 @@ class Columns(Sequence[Row]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, type(self)):
-            return all(_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+            return all(_equal(getattr(self, column.name), getattr(other, column.name)) for column in fields(self))
         return isinstance(other, Sequence) and self.rows == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -186,7 +187,7 @@ class Removals(Columns[Removal]):
         return who | {"channel": row.channel, "ig": row.ig, "after": row.after}
 
     def _objects(self) -> Iterator[Removal]:
-        *who, channel, ig, after = (self.plain(one.name) for one in fields(self))
+        *who, channel, ig, after = (self.plain(column.name) for column in fields(self))
         return map(Removal, map(Writer, *who), channel, ig, after)
 
 
@@ -254,7 +255,7 @@ class Mlps(Columns[TracedMlp]):
         return cells | {"neurons": [neuron for neuron, _ in row.neurons], "shares": [share for _, share in row.neurons]}
 
     def _objects(self) -> Iterator[TracedMlp]:
-        *columns, neurons, shares = (self.plain(one.name) for one in fields(self))
+        *columns, neurons, shares = (self.plain(column.name) for column in fields(self))
         wrote = [tuple(zip(*pair, strict=True)) for pair in zip(neurons, shares, strict=True)]
         return map(TracedMlp, *columns, wrote)
 
@@ -267,9 +268,9 @@ def _column(table: type[Columns[Any]], name: str, values: Sequence[Any]) -> Any:
     place = f"column {name} of {table.__name__.lower()}"
     try:
         if name in _LISTS:
-            held = np.array(list(chain.from_iterable(values)), dtype=_LISTS[name])
-            return Lists(held, np.fromiter(map(len, values), np.int64, len(values)))
-        kind = next(_DTYPES[one.type] for one in fields(table) if one.name == name)
+            joined = np.array(list(chain.from_iterable(values)), dtype=_LISTS[name])
+            return Lists(joined, np.fromiter(map(len, values), np.int64, len(values)))
+        kind = next(_DTYPES[column.type] for column in fields(table) if column.name == name)
         nothing = np.nan if kind is np.float64 else NONE
         return np.array([nothing if value is None else value for value in values], dtype=kind)
     except OverflowError as error:

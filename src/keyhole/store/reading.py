@@ -107,7 +107,7 @@ def circuit_from(manifest: Manifest, row: Row, parts: Mapping[str, Part]) -> Cir
     try:
         for table in CIRCUIT_TABLES:
             size = len(next(iter(tables[table].values())))
-            require(size == row[table], f"it has {size} {table}, where {row[table]} are told of.")
+            require(size == row[table], f"it has {size} {table}, where its row says {row[table]}.")
         for table, name in (("nodes", "node"), ("edges", "edge")):
             in_order = np.array_equal(tables[table][name], np.arange(row[table]))
             require(in_order, f"its {table} are out of order.")

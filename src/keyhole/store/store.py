@@ -1,6 +1,6 @@
 """What is in a store? Its prompts, circuits and signals, opened, filtered and checked.
 
-Which rows are asked for? Tables over complete parts, read lazily: the columns and row groups that are needed.
+Which rows are wanted? Tables over complete parts, read lazily: the columns and row groups that are needed.
 """
 
 from collections import Counter
@@ -58,14 +58,14 @@ def dataset(root: Path, manifest: Manifest, table: str, numbers: Sequence[int]) 
 
 
 def rows_in(source: "ds.Dataset", table: str, names: Sequence[str] | None, where: "pc.Expression | None") -> "pa.Table":
-    """These columns of the rows that are asked for."""
+    """These columns of the rows that are wanted."""
     import pyarrow as pa
 
     require_columns(table, source.schema.names, names or ())
     try:
         scanner = source.scanner(columns=None if names is None else list(names), filter=where)
     except (pa.ArrowException, TypeError) as error:
-        raise KeyholeError(f"{table} cannot be asked for {where}: {error}.") from error
+        raise KeyholeError(f"{table} cannot be filtered by {where}: {error}.") from error
     try:
         return scanner.to_table()
     except (pa.ArrowException, OSError) as error:
@@ -73,7 +73,7 @@ def rows_in(source: "ds.Dataset", table: str, names: Sequence[str] | None, where
 
 
 def split(manifest: Manifest, table: str, where: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is asked of a table's own columns, and what of `prompts`."""
+    """The conditions on a table's own columns, and those on columns of `prompts`."""
     columns_here, shared = columns(manifest, table), columns(manifest, "prompts")
     require_columns(table, [*columns_here, *shared], where)
     return (

@@ -163,7 +163,7 @@ def fit_boxes(model: "Model", given: Choices) -> Choices:
 
 
 def fit_lists(model: "Model", given: Choices) -> Choices:
-    """Items of one token; a category with fewer than six of them is left out, or refused if it was asked for."""
+    """Items of one token; a category with fewer than six of them is left out, or refused if it was chosen."""
     from keyhole.models.tokens import one_token_words
 
     named: Mapping[str, Sequence[str]] | Sequence[str] = given.get("categories", CATEGORIES)

@@ -209,19 +209,19 @@ def passages(
     paragraphs = read_prose(path)
     fresh = [True] * len(paragraphs)
     starts = iter(random.Random(seed).sample(range(len(paragraphs)), len(paragraphs)))
-    found: list[tuple[int, ...]] = []
+    passages: list[tuple[int, ...]] = []
     for length in lengths:
         ids: tuple[int, ...] = ()
         while len(ids) < length:
             start = next(starts, None)
             if start is None:
                 raise KeyholeError(
-                    f"the prose is used up after {len(found)} of {len(lengths)} passages: ask for fewer or shorter "
+                    f"the prose is used up after {len(passages)} of {len(lengths)} passages: ask for fewer or shorter "
                     "ones, or give a longer text."
                 )
             ids = _from(model, paragraphs, fresh, start, length)
-        found.append(ids)
-    return found
+        passages.append(ids)
+    return passages
 
 
 def read_prose(path: Path | str | None = None) -> list[str]:

@@ -47,7 +47,7 @@ class Growing:
 
 
 def checked(check: Check, run: "Run") -> Check:
-    """Refuse a run that cannot be rebuilt."""
+    """Refuse a run that cannot be reconstructed."""
     for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
         require_exact(error, run.logits.dtype, f"the {name} of this run")
     return check

@@ -75,7 +75,7 @@ class Settings:
 
 
 def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, Callable[[], Goal]]:
-    """What the seeds of each run are chosen for, or why there is nothing to choose for: told when it is asked."""
+    """What the seeds of each run are chosen for; whoever calls one is refused where there is nothing to choose for."""
     likely = {
         row: chosen
         for row, chosen in settings.items()
