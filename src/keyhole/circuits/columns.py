@@ -5,8 +5,9 @@ Columns are sequences of these objects: `circuit.edges[3].weight` is a number, `
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
@@ -73,13 +74,19 @@ class Columns(Sequence[Row]):
     @classmethod
     def of(cls: type[Table], rows: Iterable[Any]) -> Table:
         """Columns of these objects."""
-        records = [cls._cells(row) for row in rows]
-        names = [column.name for column in fields(cls)]
-        return cls(**{name: _column(cls, name, [row[name] for row in records]) for name in names})
+        return cls.of_cells(map(cls._cells, rows))
 
     @classmethod
-    def _cells(cls, row: Any) -> Mapping[str, Any]:
-        return {column.name: getattr(row, column.name) for column in fields(cls)}
+    def of_cells(cls: type[Table], rows: Iterable[Sequence[Any]]) -> Table:
+        """Columns of rows that are no objects yet: the cells of each, in the order of the columns."""
+        names = _names(cls)
+        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        return cls(*(_column(cls, name, cells) for name, cells in zip(names, columns, strict=True)))
+
+    @classmethod
+    def _cells(cls, row: Any) -> Sequence[Any]:
+        cells: Sequence[Any] = attrgetter(*_names(cls))(row)
+        return cells
 
     def _objects(self) -> Iterator[Row]:
         return map(self.row, *(self.plain(column.name) for column in fields(self)))
@@ -182,9 +189,9 @@ class Removals(Columns[Removal]):
     after: Numbers
 
     @classmethod
-    def _cells(cls, row: Removal) -> Mapping[str, Any]:
-        who = {name: getattr(row.writer, name) for name in ("kind", "layer", "head", "dest", "src")}
-        return who | {"channel": row.channel, "ig": row.ig, "after": row.after}
+    def _cells(cls, row: Removal) -> Sequence[Any]:
+        who = row.writer
+        return who.kind, who.layer, who.head, who.dest, who.src, row.channel, row.ig, row.after
 
     def _objects(self) -> Iterator[Removal]:
         *who, channel, ig, after = (self.plain(column.name) for column in fields(self))
@@ -250,14 +257,19 @@ class Mlps(Columns[TracedMlp]):
     shares: Lists  # of the neurons
 
     @classmethod
-    def _cells(cls, row: TracedMlp) -> Mapping[str, Any]:
-        cells = {name: getattr(row, name) for name in ("node", *SHARES, "causes")}
-        return cells | {"neurons": [neuron for neuron, _ in row.neurons], "shares": [share for _, share in row.neurons]}
+    def _cells(cls, row: TracedMlp) -> Sequence[Any]:
+        shares = [getattr(row, name) for name in SHARES]
+        return row.node, *shares, row.causes, [neuron for neuron, _ in row.neurons], [share for _, share in row.neurons]
 
     def _objects(self) -> Iterator[TracedMlp]:
         *columns, neurons, shares = (self.plain(column.name) for column in fields(self))
         wrote = [tuple(zip(*pair, strict=True)) for pair in zip(neurons, shares, strict=True)]
         return map(TracedMlp, *columns, wrote)
+
+
+@cache
+def _names(table: type[Columns[Any]]) -> tuple[str, ...]:
+    return tuple(column.name for column in fields(table))
 
 
 _LISTS = {"channels": np.int64, "causes": np.int64, "neurons": np.int64, "shares": np.float64}  # what they hold
