@@ -200,8 +200,8 @@ def test_outcomes_are_read_part_by_part(store: Store, monkeypatch: pytest.Monkey
         (lambda s: s.table("signals"), "no table 'signals'"),
         (lambda s: s.table("edges", columns=["wait"]), "edges has no column 'wait': it has prompt, edge"),
         (lambda s: s.table("edges", where={"labels.order": 1}), "edges has no column 'labels.order'"),
-        (lambda s: s.table("edges", where=pc.field("wait") > 1), "cannot be asked"),
-        (lambda s: s.table("edges", where={"weight": "heavy"}), "cannot be asked"),
+        (lambda s: s.table("edges", where=pc.field("wait") > 1), "cannot be filtered"),
+        (lambda s: s.table("edges", where={"weight": "heavy"}), "cannot be filtered"),
         (lambda s: list(s.circuits({"side": "dest"})), "prompts has no column 'side'"),
     ],
 )
