@@ -63,8 +63,6 @@ LONG = {  # functions that have more parameters still
     "keyhole.features.discovery": {"discover", "head_features", "survey"},
     "keyhole.lab": {"change", "sparse_study"},
     "keyhole.naming": {"name"},
-    "keyhole.store": {"bulk", "estimate"},
-    "keyhole.tasks": {"boxes", "greater_than", "lists"},
 }
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name
 SURFACE: dict[str, list[str]] = json.loads((Path(__file__).parent / "goldens" / "surface.json").read_text())
