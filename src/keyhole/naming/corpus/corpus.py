@@ -219,17 +219,17 @@ def _cut(ids: Ids, length: int) -> Iterator[Ids]:
 
 def _joined(pieces: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]:
     """Paragraphs joined by spaces, many at a time: few calls of the tokenizer are faster than many."""
-    held: list[str] = []
+    waiting: list[str] = []
     size, begins = 0, ""
     for where, text in pieces:
-        begins = begins if held else where
-        held.append(str(text))
-        size += len(held[-1])
+        begins = begins if waiting else where
+        waiting.append(str(text))
+        size += len(waiting[-1])
         if size >= _JOINED:
-            yield begins, " ".join(held)
-            held, size = [], 0
-    if held:
-        yield begins, " ".join(held)
+            yield begins, " ".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield begins, " ".join(waiting)
 
 
 def _before_text(model: "Model", where: str, text: str) -> Ids:

@@ -75,10 +75,10 @@ class Endpoint:
 
 def key(names: tuple[str, ...] = KEYS) -> str | None:
     """The key of the environment; None: there is none, and local servers need none."""
-    found = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
-    if found is not None and not (found.isascii() and found.isprintable()):
+    secret = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
+    if secret is not None and not (secret.isascii() and secret.isprintable()):
         raise KeyholeError(f"the key in {' or '.join(names)} has characters that no key has: copy it again.")
-    return found
+    return secret
 
 
 _BAD_URL = "the base URL should look like https://host/v1, in plain letters."
