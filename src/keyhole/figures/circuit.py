@@ -55,6 +55,11 @@ def circuit_figure(
 
     Returns:
         A matplotlib figure: `keyhole.figures.save` writes it.
+
+    >>> import keyhole
+    >>> circuit = keyhole.load().run("When Mary and John went to the store, John gave a drink to").trace("Mary")
+    >>> circuit_figure(circuit, titles=["Mary"], width=5).axes[0].get_title(loc="left")
+    'Mary'
     """
     figure = blank(_width(width, len(circuits)), 4.0)
     key = _key(circuits, names or {}, least)

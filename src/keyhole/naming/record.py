@@ -155,7 +155,13 @@ class Naming:
 
 
 def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
-    """How many names pass in each model; p-values are corrected within each naming."""
+    """How many names pass in each model; p-values are corrected within each naming.
+
+    Args:
+        namings: Names of several models.
+        kind: The kind of question.
+        of: Which examples the questions are about: the strongest ("top"), or those of all deciles ("all").
+    """
     models = dict.fromkeys(naming.model for naming in namings)
     return tuple(
         share(
@@ -187,12 +193,28 @@ SCHEMA = 2  # in schema 1 all of `about` was text, and the number of questions w
 
 
 def save_naming(naming: Naming, path: str | Path) -> None:
-    """Write names as .json; the file appears whole or not at all."""
+    """Write names; the file appears whole or not at all.
+
+    Args:
+        naming: The names.
+        path: A .json file.
+    """
     write_at_once(require_file(path, (".json",)), to_json(naming))
 
 
 def load_naming(path: str | Path) -> Naming:
-    """Read names; a damaged or foreign file, or one of a later schema, is refused with the reason."""
+    """Read names; a damaged or foreign file, or one of a later schema, is refused with the reason.
+
+    Args:
+        path: A file that `naming.save("names.json")` or `keyhole name --out names.json` wrote.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     naming = Naming("organism", "statistics", 0, (), ())
+    ...     save_naming(naming, f"{folder}/names.json")
+    ...     load_naming(f"{folder}/names.json") == naming
+    True
+    """
     try:
         return from_json(read_text(path))
     except KeyholeError as error:

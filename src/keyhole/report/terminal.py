@@ -22,7 +22,19 @@ _WIDTH = 120  # of what `str` gives, which knows no terminal
 
 
 def as_text(report: Report) -> str:
-    """The report as plain text."""
+    """A report as plain text, 120 columns wide.
+
+    Args:
+        report: The report.
+
+    >>> print(as_text(Report("Title", "Summary", [Section("Part", ["text"])])))
+    Title
+    <BLANKLINE>
+    Summary
+    <BLANKLINE>
+    Part
+    text
+    """
     out = StringIO()
     console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
     for block in blocks(report, _WIDTH):
