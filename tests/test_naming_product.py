@@ -427,7 +427,7 @@ def test_the_command_names_writes_and_goes_on(tmp_path: Path) -> None:
     told = command("name", "3.1", *few, "--out", "names.json", "--out", "n.html", "--folder", "f", folder=tmp_path)
     assert told.returncode == 0, told.stderr
     out = " ".join(told.stdout.split())
-    never = "no name can pass: beside 2 random directions the smallest p-value is 1/3, above 0.05. Take --random 19 or"
+    never = "no name can pass: with 2 random directions the smallest p-value is 1/3, above 0.05. Take --random 19 or"
     assert never in told.stderr and never in out  # before the work, and with its result
     assert "detection, top" in out and "random directions" in out and (tmp_path / "f" / "examples.npz").exists()
     assert len(load_naming(tmp_path / "names.json").signals) == 4

@@ -1,4 +1,4 @@
-"""How do names read with what speaks for them? One report: names and shares beside controls, then the evidence."""
+"""How do names read, with their evidence? One report: names, shares compared with controls, then the evidence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

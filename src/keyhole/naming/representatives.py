@@ -54,7 +54,7 @@ class Side:
         text = " ".join(token.strip() for token in self.tokens)
         lines = [f"{self.group}: prompt {self.prompt} stands for {self.circuits} ({text})"]
         lines += [f"  {edge.share:5.1%}  {edge.text}: {edge.name}" for edge in self.edges[:_SHOWN]]
-        return "\n".join(lines if self.edges else [*lines, "  none of its signals has a name that passed"])
+        return "\n".join(lines if self.edges else [*lines, "  none of its signals has a name that is right"])
 
 
 def require_label(store: Store, by: str) -> None:

@@ -24,7 +24,7 @@ KEYS = ("KEYHOLE_API_KEY", "OPENAI_API_KEY")  # of the environment, the first th
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited, how often is tried again, and how much is asked at once."""
+    """How long to wait, how often to try again, and how many requests are sent at once."""
 
     timeout: float = 120.0  # seconds for one answer, from the first byte sent to the last received
     tries: int = 6
@@ -88,7 +88,7 @@ _BAD_URL = "the base URL should look like https://host/v1, in plain letters."
 
 
 class StoppedError(KeyholeError):
-    """Somebody asked to stop before this request was sent."""
+    """The work was stopped before this request was sent."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Gate:
             self._next = max(self._next, time.monotonic() + seconds)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, unless told to stop."""
+        """Sleep, unless the work is stopped."""
         if self.stop.wait(seconds) if seconds > 0 else self.stop.is_set():
             raise StoppedError("stopped.")
 
@@ -127,12 +127,12 @@ class Gate:
 
 _PIECE = re.compile(r"[^\W\d_]{1,6}|\d{1,3}|[^\w\s]|_")
 _FRAME = 5  # tokens around each message
-TOP = 20  # likeliest tokens that are asked for with the answer
+TOP = 20  # likeliest tokens that a request wants with the answer
 
 
 @dataclass(frozen=True)
 class Request:
-    """One question to a model, complete but for the place where it is asked."""
+    """One question to a model, complete except for the address of its server."""
 
     model: str
     system: str

@@ -214,5 +214,5 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentences = {404: "there is nothing at this address.", 405: "this address is not asked in this way."}
+    sentences = {404: "there is nothing at this address.", 405: "this address does not take requests of this method."}
     return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."), request)

@@ -175,7 +175,8 @@ def _listed(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-# Which kinds of work are there? Each calls one function of the library, and is loaded when first asked for.
+# Which kinds of work are there? Each calls one function of the library. Its module is imported when first needed, so
+# that the server listens before torch is loaded.
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _clouds(result: Study) -> dict[str, Any]:
 
 # Where else does it fire? A head, a channel, an edge of a circuit or a signal of a firing, in the text at hand.
 
-TOKENS = 20_000  # that are read, unless more are asked for
+TOKENS = 20_000  # that are read, unless a request says more
 MOST = 2_000_000
 
 
@@ -193,7 +193,8 @@ def _name(named: Named) -> dict[str, Any]:
     return {**asdict(named), "tests": tests, "outcome": named.outcome()}
 
 
-# What happens when signals go, double, or others go in their place? In the model's own pass, beside the prediction.
+# What happens when signals are removed or doubled, or others in their place? Measured in the model's own pass, and
+# compared with the prediction.
 
 TOP = 10  # answers that are shown
 

@@ -32,7 +32,7 @@ from keyhole.web.server.circuits import FiringBody, explained
 from keyhole.web.server.jobs import Reporter
 from keyhole.web.server.kept import Kept, Ran
 
-CHECKED = 256  # tokens up to which a run is checked without being asked to
+CHECKED = 256  # tokens up to which a run is checked by default
 ROWS = 128  # exact rows of a pattern
 FIRINGS = 200  # that are listed
 _PIECES = 8  # of a word that is several tokens, shown
@@ -168,7 +168,7 @@ def _first(ran: Ran) -> dict[str, int] | None:
     """The firing to begin with: of those at the last token, the one that moves most towards the likeliest answer.
 
     By its head's write along the answer's logit against the mean of all tokens. None: nothing fires there, or the
-    prompt is too long for work that nobody asked for.
+    prompt is too long for work that the user did not request.
     """
     if len(ran.run) > CHECKED:
         return None
