@@ -98,7 +98,10 @@ def test_a_model_names_and_rules_judge_or_the_other_way(tmp_path: Path) -> None:
     [
         (["--explainer", "llm"], "give both"),
         (["--judge", "llm", "--llm", "http://a/v1"], "give both"),
-        (["--llm", "http://a/v1", "--llm-model", "b"], "give one of them or both"),
+        (
+            ["--llm", "http://a/v1", "--llm-model", "b"],
+            "--llm has no use without --explainer llm or --judge llm: give one of them or both",
+        ),
         (["--judge", "llm", "--llm", "a", "--llm-model", "b"], "should look like https://host/v1"),
         ([*BOTH, "--llm", "http://a/v1", "--llm-model", "b", "--llm-key", "NO_SUCH_KEY"], "NO_SUCH_KEY, which is not"),
         ([*BOTH, "--llm", "http://a/v1", "--llm-model", "b", "--transcript", "a.txt"], "should end in"),
