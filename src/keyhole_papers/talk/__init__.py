@@ -24,7 +24,8 @@ from keyhole.store.store import Store, Where
 from keyhole.studies.comparison.signals import Member, draw, member
 from keyhole.studies.families.agreement import Agreement
 from keyhole.studies.families.clusters import LEVEL
-from keyhole.studies.families.families import RIGHT, families
+from keyhole.studies.families.families import RIGHT
+from keyhole.studies.families.families import families as families_of
 from keyhole.studies.families.record import Families
 from keyhole.tasks.catalogue import prompts_for
 from keyhole_papers.experiment import Job, loaded
@@ -123,8 +124,9 @@ def _prompts_of(source: str | None, store: Store, about: str) -> Prompts:
 def study(job: Job) -> Study:
     """Made once for all slides."""
     with traced_store(job, _QUICK if job.quick else None, job.progress) as (model, store, of):
-        groups = families(store, where=_WHERE, seed=job.seed, progress=job.progress)
-        numbers = {order: _with_order(groups, order) for order in ORDERS}
+        groups = families_of(store, where=_WHERE, seed=job.seed, progress=job.progress)
+        sample = list(zip(map(int, groups.sample), groups.values.get("order", ()), strict=False))
+        numbers = {order: [prompt for prompt, value in sample if value == order] for order in ORDERS}
         _require_enough(of, min(map(len, numbers.values())) >= 2)
         stands = {representative.group: representative.prompt for representative in groups.representatives}
         chosen = [stands[f"order={order}"] for order in ORDERS]
@@ -141,9 +143,3 @@ def _require_enough(of: Prompts, enough: bool) -> None:
             f"both orders of names need {_FEWEST} or more"
         )
         refuse(of.model, problem, "choose a model that does", published=published_name(of.model) is not None)
-
-
-def _with_order(groups: Families, order: str) -> list[int]:
-    """The prompts of the sample in one order of names."""
-    values = groups.values.get("order", ())
-    return [int(prompt) for prompt, value in zip(groups.sample, values, strict=False) if value == order]
