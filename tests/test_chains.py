@@ -53,7 +53,7 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
             done = float(direction_of(firing, signal, writes) @ written(writes, signal.writer))
             src_read |= {edge.sender} if done < 0.1 * signal.ig else set()
     for node, one in read.items():
-        s = float(one.direction @ one.place.own[0])
+        s = float(one.direction @ one.place.wrote[0])
         expected = pytest.approx(circuit.influence[node], rel=1e-4)
         assert s == expected if node not in src_read else 0 < s < circuit.influence[node]
     assert set(read) - src_read
@@ -132,7 +132,7 @@ def test_a_constant_that_is_a_cause_goes_with_the_others(circuit: Circuit) -> No
     assert {row.node for row in rows} == others and all(row.agrees and abs(row.drop) > 0.01 for row in rows)
     changed = -place.write(place.x0)[0]
     (row,) = [row for row in only.verify(draws=0, edges=False).mlps if row.node == first.node]
-    gone = answers_without(run, [[node.writer]], metric_of(circuit), instead={node.writer: place.own[0] + changed})
+    gone = answers_without(run, [[node.writer]], metric_of(circuit), instead={node.writer: place.wrote[0] + changed})
     assert row.agrees and row.metric_after == pytest.approx(gone[0], abs=1e-3)
 
 
