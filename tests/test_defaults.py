@@ -48,7 +48,7 @@ from keyhole.qk.controls import RotationSettings
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.settings.measuring import SufficientSettings
-from keyhole.settings.naming import NameSettings, WhereSettings
+from keyhole.settings.stores import NameSettings, WhereSettings
 from keyhole.store.engines import EngineName
 from keyhole.studies import settings as of_studies
 from keyhole.studies.comparison.compare import compare as comparison_compare

@@ -16,7 +16,7 @@ from keyhole.cli.app import app
 from keyhole.generation import Generated, GenerateSettings, Piece
 from keyhole.models.chat import chat_text, messages_of
 from keyhole.settings.fields import choices_of
-from keyhole.settings.generation import GenerateOptions
+from keyhole.settings.measuring import GenerateOptions
 from tiny import EARLY, VARIANTS, Sizes
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

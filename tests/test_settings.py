@@ -17,16 +17,15 @@ from keyhole.cli.name import NamedModel
 from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
 from keyhole.qk.controls import RotationOptions, RotationSettings
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
-from keyhole.settings.generation import GenerateSettings
 from keyhole.settings.measuring import (
+    GenerateSettings,
     PairSettings,
     StoryOptions,
     StorySettings,
     SufficientOptions,
     SufficientSettings,
 )
-from keyhole.settings.naming import Asking, AskingOptions, NameSettings, WhereOptions, WhereSettings
-from keyhole.settings.stores import Tracing
+from keyhole.settings.stores import Asking, AskingOptions, NameSettings, Tracing, WhereOptions, WhereSettings
 from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
 from keyhole.studies.curves.settings import CurveSettings
 from keyhole_papers import Running

@@ -12,7 +12,7 @@ from keyhole.cli.from_record import from_records
 from keyhole.cli.options import JsonOption, PromptArgument, PromptOptions
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
-from keyhole.settings.generation import GenerateSettings
+from keyhole.settings.measuring import GenerateSettings
 
 if TYPE_CHECKING:
     from keyhole.generation.generated import Generated

@@ -14,7 +14,7 @@ from keyhole.cli.options import ExplainerName, JsonOption, JudgeName, ModelOptio
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 from keyhole.settings.fields import option
-from keyhole.settings.naming import NameSettings
+from keyhole.settings.stores import NameSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

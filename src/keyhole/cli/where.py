@@ -14,7 +14,7 @@ from keyhole.cli.from_record import from_records
 from keyhole.cli.options import CircuitModel, JsonOption, ModelOptions
 from keyhole.cli.verify import model_named
 from keyhole.errors import KeyholeError
-from keyhole.settings.naming import WhereSettings
+from keyhole.settings.stores import WhereSettings
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit

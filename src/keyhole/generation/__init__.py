@@ -9,7 +9,7 @@ generated.py              the answer as a record: trace, explain or tell the sto
 from keyhole.generation.comparing import Beside, Strength, beside, sweep
 from keyhole.generation.generated import Generated, GeneratedToken
 from keyhole.generation.writing import Piece, generate
-from keyhole.settings.generation import GenerateSettings
+from keyhole.settings.measuring import GenerateSettings
 
 __all__ = [
     "Beside",

@@ -13,7 +13,7 @@ from keyhole.generation.writing import generate
 from keyhole.models.tokens import Prompt, token_texts
 from keyhole.report.report import Report, Reported, Section, Table
 from keyhole.settings.fields import chosen
-from keyhole.settings.generation import GenerateOptions, GenerateSettings
+from keyhole.settings.measuring import GenerateOptions, GenerateSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

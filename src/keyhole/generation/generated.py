@@ -8,7 +8,7 @@ from keyhole.brief import Head, Table, as_dataframe, model_label
 from keyhole.edits.applying import edited
 from keyhole.errors import KeyholeError
 from keyhole.models.run import Run
-from keyhole.settings.generation import GenerateSettings
+from keyhole.settings.measuring import GenerateSettings
 from keyhole.settings.tracing import TraceOptions, TraceSettings
 from keyhole.strict import quoted
 

@@ -22,7 +22,7 @@ from keyhole.models.capture import undisturbed
 from keyhole.models.run import Run
 from keyhole.models.tokens import Prompt, encode, token_texts
 from keyhole.settings.fields import chosen
-from keyhole.settings.generation import GenerateOptions, GenerateSettings
+from keyhole.settings.measuring import GenerateOptions, GenerateSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -31,7 +31,7 @@ from keyhole.models.weights import (
     read_queries_keys,
     submodule,
 )
-from keyhole.settings.generation import GenerateOptions, GenerateSettings
+from keyhole.settings.measuring import GenerateOptions, GenerateSettings
 
 if TYPE_CHECKING:
     from keyhole.edits.records import Edit

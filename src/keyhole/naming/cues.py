@@ -25,7 +25,7 @@ from keyhole.naming.judge.judge import LEVEL, Tested, rule_judge, tested
 from keyhole.naming.judge.questions import Marked, Posed, Question, marked, split
 from keyhole.naming.subjects.subject import Examples, Shown, Subject
 from keyhole.progress import Progress, silent
-from keyhole.settings.naming import ReadSettings
+from keyhole.settings.stores import ReadSettings
 from keyhole.tasks.example import Example, piece_after
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from keyhole.naming.subjects.subject import About, Examples, Subject, basis_of, 
 from keyhole.progress import Progress, Stage, part_of, quiet, silent
 from keyhole.qk.omega import omega
 from keyhole.settings.fields import chosen
-from keyhole.settings.naming import Asking, NameOptions, NameSettings, ReadSettings
+from keyhole.settings.stores import Asking, NameOptions, NameSettings, ReadSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

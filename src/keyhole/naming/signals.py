@@ -32,7 +32,7 @@ from keyhole.naming.record import Named, Naming
 from keyhole.naming.subjects.subject import Examples, Shown
 from keyhole.progress import Progress, silent
 from keyhole.settings.fields import chosen
-from keyhole.settings.naming import Asking, AskingOptions
+from keyhole.settings.stores import Asking, AskingOptions
 
 _FEW = 5  # examples that are kept with a name
 Kind = tuple[QuestionKind, Span]

@@ -33,7 +33,7 @@ from keyhole.naming.corpus.state import ROW, Amounts, Batch, Kept, State, digest
 from keyhole.naming.subjects.subject import Examples, Shown, Subject, require_head
 from keyhole.progress import Progress, silent
 from keyhole.settings.fields import chosen
-from keyhole.settings.naming import ReadOptions, ReadSettings, WhereOptions, WhereSettings
+from keyhole.settings.stores import ReadOptions, ReadSettings, WhereOptions, WhereSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -18,7 +18,7 @@ from math import ceil, inf
 from typing import Literal
 
 from keyhole.naming.subjects.subject import HARD, NEGATIVES, Pick, Shown
-from keyhole.settings.naming import Asking
+from keyhole.settings.stores import Asking
 
 QuestionKind = Literal["detection", "fuzzing", "intruder", "examples"]
 Span = Literal["top", "all"]  # which positives: top and high deciles, or all deciles equally

@@ -186,12 +186,12 @@ class Shared(Reported):
 
     def report(self) -> Report:
         """What each side of the heads shares and, with two stores, each head's channels in both."""
-        from keyhole.studies.directions.report import report
+        from keyhole.studies.directions.figure import report
 
         return report(self)
 
     def record(self) -> dict[str, Any]:
         """As plain data: what JSON has."""
-        from keyhole.studies.directions.report import shared_data
+        from keyhole.studies.directions.figure import shared_data
 
         return shared_data(self)

@@ -26,7 +26,7 @@ from keyhole.progress import Progress
 from keyhole.stats import Interval, interval
 from keyhole.studies.directions.alike import TAKEN, Ambient, directions, shuffled
 from keyhole.studies.directions.heard import Heard
-from keyhole.studies.sinks.firings import StoredQuestion, batches, fires_in, layers_of
+from keyhole.studies.sinks.explore import StoredQuestion, batches, fires_in, layers_of
 from keyhole.studies.sinks.record import HALF, Removal
 from keyhole.tracing.firing import Tau
 from keyhole.tracing.upstream import Writes

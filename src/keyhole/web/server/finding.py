@@ -26,7 +26,7 @@ from keyhole.naming.record import LANDMARKS, Named
 from keyhole.naming.subjects.kinds import firing_subject, signal_subjects
 from keyhole.naming.subjects.operands import read_what
 from keyhole.naming.subjects.subject import Subject
-from keyhole.settings.naming import WhereSettings
+from keyhole.settings.stores import WhereSettings
 from keyhole.settings.tracing import TraceSettings
 from keyhole.tracing.answers import Likeliest, choose_targets
 from keyhole.tracing.firing import Firing, Side
