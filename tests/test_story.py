@@ -225,7 +225,7 @@ def test_other_words_are_likely_ones(circuit: Circuit) -> None:
     run = circuit.run
     assert run is not None
     words = words_of(run)
-    assert words_of(run.model.run(IOI, bos=False)).words[0] == (1,)  # the first token stays: it is where heads rest
+    assert words.words[0] == (1,)  # what the tokenizer puts first stays
     likely = run.logits[1].argsort(descending=True).tolist()
     others = [ids[2] for ids in words.copies([(2,)], 4)]
     assert (
@@ -241,6 +241,33 @@ def test_other_words_are_likely_ones(circuit: Circuit) -> None:
         == words.copies(words.content, 6, seed=0)
         != words.copies(words.content, 6, seed=1)
     )
+
+
+def test_the_first_token_is_exchanged_for_its_kind_by_what_follows(organism: Model) -> None:
+    """It is a word like any other where the tokenizer puts nothing before it; others are judged by the rest."""
+    run = organism.run("Mary and John went to the store, John gave a drink to", bos=False)
+    words = words_of(run)
+    assert words.words[0] == (0,) and words.content[0] == (0,)
+    embedding, likely = organism.hf.get_input_embeddings().weight.detach(), {}
+    names = [i for i in words._alike(0).tolist() if organism.tokenizer.decode([i])[0].isupper()]
+    assert run.token_ids[0] not in names and len(names) == len(words._alike(0)) > other_words.LIKELY
+    middle = embedding[names].mean(0)
+    near = [
+        float(torch.cosine_similarity(embedding[i] - middle, embedding[run.token_ids[0]] - middle, 0)) for i in names
+    ]
+    for i in sorted(names, key=lambda i: -near[names.index(i)])[: other_words.LIKELY]:
+        ids = [i, *run.token_ids[1 : other_words.FOLLOWS]]
+        said = organism.run(ids, bos=False).logits.log_softmax(-1)
+        likely[i] = sum(float(said[t, ids[t + 1]]) for t in range(len(ids) - 1))
+    best = sorted(likely, key=lambda i: -likely[i])[:COPIES]
+    assert [ids[0] for ids in words.copies([(0,)], COPIES)] == best
+    assert {ids[1:] for ids in words.copies([(0,)], COPIES)} == {run.token_ids[1:]}
+    circuit = run.trace("Mary", against="John", through="mlps")
+    metric, story = metric_of(circuit), circuit.story()
+    lead = metric.of(run.logits[-1])
+    lost = [lead - metric.of(organism.run([i, *run.token_ids[1:]], bos=False).logits[-1]) for i in best]
+    assert other_words.effects_of_words(run, metric)[0,] == pytest.approx(lost, abs=1e-3)
+    assert mean(lost) > story.least and "0:Mary +" in str(story)
 
 
 def test_words_lead_the_story(story: Story) -> None:

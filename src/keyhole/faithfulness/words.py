@@ -103,7 +103,7 @@ def _text(run: "Run", tokens: tuple[int, ...]) -> str:
 
 def _with_words_at(story: Story, question: MaskedQuestion) -> Story:
     """Effects of words at the baseline of the rest: of its embedding, at each token."""
-    influences, places = _influences(story), range(1, len(question.run))
+    influences, places = _influences(story), range(len(question.run))
     answers = question.answers([all_but(out_of(question.masked.wiring, 0, token)) for token in places])
     lost = (question.ends[0] - answers).tolist()
     words = [
