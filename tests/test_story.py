@@ -23,10 +23,12 @@ from keyhole.faithfulness.other_words import COPIES, MORE, words_of
 from keyhole.faithfulness.routes import Route, Story, Ways, groups_on
 from keyhole.faithfulness.shares import MaskedQuestion, question
 from keyhole.faithfulness.story import story_text
+from keyhole.faithfulness.template import template_tokens
 from keyhole.faithfulness.token_masks import all_but, only
-from keyhole.faithfulness.words import _ordered, _test, role_of
+from keyhole.faithfulness.words import _ordered, _test, deciding_words, role_of
 from keyhole.intervene import answers_without, estimate
 from keyhole.intervene.cuts import metric_of
+from keyhole.intervene.removal import Metric
 from keyhole.tasks import Example, greater_than, induction, ioi
 from keyhole.tracing.mlp_directions import Through
 from tiny import DEFAULT, Sizes
@@ -510,3 +512,25 @@ def test_what_has_no_story_says_why(organism: Model, circuit: Circuit) -> None:
 def test_routes_know_where_they_stay() -> None:
     route = Route(((5, 2), (2, 1)), 1, 0.5)
     assert [route.token(stage) for stage in range(3)] == [5, 2, 1]
+
+
+def test_what_the_chat_template_wrote_is_no_content(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed after what was said, like function words, and no copy of the prompt has other words there."""
+    template = (
+        "<bos>{% for message in messages %}{% if loop.first and message.role == 'user' %} Leo: good.{% endif %}"
+        " {{ {'system': 'Leo', 'user': 'Anna', 'assistant': 'Paul'}[message.role] }}: {{ message.content }}."
+        "{% endfor %}{% if add_generation_prompt %} Paul:{% endif %}"
+    )
+    monkeypatch.setattr(organism.tokenizer, "chat_template", template)
+    said = [{"role": "user", "content": "Mary gave Anna a cup"}, {"role": "assistant", "content": "Paul went"}]
+    run = organism.run([*said, {"role": "user", "content": "Look : Anna"}])
+    around = template_tokens(run)
+    assert "".join("." if t in around else "x" for t in range(len(run))) == "...x...xxxxx...xx...xxx..."
+    assert {run.tokens[t] for word in words_of(run).content for t in word} == {
+        *("good", "Mary", "gave", "Anna", "cup", "Paul", "went", "Look")
+    }
+    begun = organism.run([{"role": "system", "content": "good"}, *said])  # the assistant goes on: nothing follows
+    assert sorted(template_tokens(begun)) == [0, 1, 2, 4, 5, 6, 12, 13, 14]
+    words = deciding_words(run, Metric(len(run) - 1, (run.token_ids[8],)), {})
+    assert {word.tokens[0] for word in words if not word.minor} == {3, 7, 8, 9, 11, 15, 16, 20, 22}
+    assert template_tokens(organism.run("Paul : Mary")) == {0}  # a text that is no conversation

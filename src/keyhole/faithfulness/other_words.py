@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 
 from keyhole.circuits.records import Writer
+from keyhole.faithfulness.template import template_tokens
 from keyhole.intervene.removal import Metric
 from keyhole.intervene.writers import estimate
 from keyhole.models.numbers import exact_matmul
@@ -71,12 +72,12 @@ def is_function_word(text: str) -> bool:
 
 
 def is_minor(text: str) -> bool:
-    """Is it a function word of English, or a mark between clauses? Brackets, signs and numbers are not.
+    """Is it a function word of English, a mark between clauses, or space? Brackets, signs and numbers are not.
 
-    >>> is_minor(" the"), is_minor(","), is_minor("("), is_minor(" Mary")
-    (True, True, False, False)
+    >>> is_minor(" the"), is_minor(","), is_minor(" "), is_minor("("), is_minor(" Mary")
+    (True, True, True, False, False)
     """
-    return text.strip().lower() in FUNCTION or (text.strip() != "" and set(text.strip()) <= set(".,;:!?"))
+    return text.strip().lower() in FUNCTION or set(text.strip()) <= set(".,;:!?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +120,11 @@ class Words:
 
     @property
     def content(self) -> tuple[tuple[int, ...], ...]:
-        """Those that are no function words, and no punctuation."""
+        """Those that are no function words, no punctuation, and nothing that the chat template wrote."""
+        template = template_tokens(self.run)
         texts = ["".join(self.run.tokens[t] for t in word) for word in self.words]
-        return tuple(word for word, text in zip(self.words, texts, strict=True) if not is_function_word(text))
+        pairs = zip(self.words, texts, strict=True)
+        return tuple(word for word, text in pairs if not is_function_word(text) and not template.issuperset(word))
 
     def copies(self, chosen: Sequence[Sequence[int]], n: int, *, seed: int | None = None) -> list[tuple[int, ...]]:
         """The prompt n times with these words exchanged; tokens that are equal become equal ones.

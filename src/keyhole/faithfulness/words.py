@@ -19,6 +19,7 @@ from keyhole.faithfulness.other_words import COPIES, MORE, Words, effects_of_wor
 from keyhole.faithfulness.routes import Move, Path, Step, Story, Word, least_effect, verdict
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.shares import MaskedQuestion, question, until_answer
+from keyhole.faithfulness.template import template_tokens
 from keyhole.faithfulness.token_masks import EdgeList, all_but, no_edges, only
 from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.removal import Metric
@@ -75,13 +76,14 @@ def deciding_words(
     run: "Run", metric: Metric, influences: Mapping[int, float], *, progress: Progress | None = None
 ) -> tuple[Word, ...]:
     """The words of a prompt by the size of their effect, each exchanged for others; function words after the rest."""
-    answer, words = metric.of(run.logits[metric.end]), []
+    answer, words, template = metric.of(run.logits[metric.end]), [], template_tokens(run)
     least = least_effect(answer, lead=bool(metric.against))
     for tokens, lost in effects_of_words(run, metric, least=least, progress=progress).items():
         flips = float((lost > answer).mean()) if metric.against else None
         share = sum(influences.get(token, 0.0) for token in tokens)
         span = (float(lost.min()), float(lost.max()))
-        words.append(Word(tokens, float(lost.mean()), share, flips, is_minor(_text(run, tokens)), span))
+        minor = is_minor(_text(run, tokens)) or template.issuperset(tokens)
+        words.append(Word(tokens, float(lost.mean()), share, flips, minor, span))
     return _ranked(words)
 
 
@@ -105,9 +107,14 @@ def _with_words_at(story: Story, question: MaskedQuestion) -> Story:
     """Effects of words at the baseline of the rest: of its embedding, at each token."""
     influences, places = _influences(story), range(len(question.run))
     answers = question.answers([all_but(out_of(question.masked.wiring, 0, token)) for token in places])
-    lost = (question.ends[0] - answers).tolist()
+    lost, template = (question.ends[0] - answers).tolist(), template_tokens(question.run)
     words = [
-        Word((token,), effect, influences.get(token, 0.0), minor=is_minor(question.run.tokens[token]))
+        Word(
+            (token,),
+            effect,
+            influences.get(token, 0.0),
+            minor=is_minor(question.run.tokens[token]) or token in template,
+        )
         for token, effect in zip(places, lost, strict=True)
     ]
     by = f"its embedding at {question.baseline}"
