@@ -75,7 +75,7 @@ def _influences(story: Story) -> Mapping[int, float]:
 def deciding_words(
     run: "Run", metric: Metric, influences: Mapping[int, float], *, progress: Progress | None = None
 ) -> tuple[Word, ...]:
-    """The words of a prompt by the size of their effect, each exchanged for others; function words after the rest."""
+    """The words of a prompt, each exchanged for others: those that change the answer most often first."""
     answer, words, template = metric.of(run.logits[metric.end]), [], template_tokens(run)
     least = least_effect(answer, lead=bool(metric.against))
     for tokens, lost in effects_of_words(run, metric, least=least, progress=progress).items():
@@ -83,7 +83,8 @@ def deciding_words(
         share = sum(influences.get(token, 0.0) for token in tokens)
         span = (float(lost.min()), float(lost.max()))
         minor = is_minor(_text(run, tokens)) or template.issuperset(tokens)
-        words.append(Word(tokens, float(lost.mean()), share, flips, minor, span))
+        far = float((lost >= least).mean()), float((lost <= -least).mean())
+        words.append(Word(tokens, float(lost.mean()), share, flips, minor, span, *far))
     return _ranked(words)
 
 
@@ -96,7 +97,7 @@ def _with_words(story: Story, run: "Run", metric: Metric, progress: Progress) ->
 
 
 def _ranked(words: list[Word]) -> tuple[Word, ...]:
-    return tuple(sorted(words, key=lambda word: (word.minor, -abs(word.effect))))
+    return tuple(sorted(words, key=lambda word: word.order))
 
 
 def _text(run: "Run", tokens: tuple[int, ...]) -> str:
