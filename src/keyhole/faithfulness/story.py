@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.records import OFFSETS, Writer
+from keyhole.circuits.records import OFFSETS, Sufficient, Writer
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes
@@ -55,6 +55,11 @@ def tell(
     at the baseline. `roles` are the positions of a task's actors (`example.positions(run)`): without them no step is
     called by a task's words.
     """
+    if isinstance(circuit.parameters, Sufficient):
+        raise KeyholeError(
+            "this circuit suffices: its edges have shares and no influence, along which stories are told. Print the "
+            "circuit itself, or trace the prompt for a story."
+        )
     if not circuit.influence:
         raise KeyholeError(
             "this circuit ends at MLPs and does not account for influence, so it has no story: trace it with "
