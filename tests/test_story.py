@@ -306,6 +306,12 @@ def test_what_changes_the_answer_leads_whatever_its_mean(story: Story) -> None:
     assert f"Words that decide: {word_text(mixed, against)} {span} (another answer in 50%), " in text
     assert f"{word_text(mixed, mostly)} {-far:+.2f} (another answer in 20%). Either way, by what stands there" in text
     assert text.strip().endswith(f"instead: {word_text(mixed, either)} {span} (another answer in 25%).")
+    small = (replace(either, minor=True, tokens=(14,)), replace(mostly, minor=True, tokens=(9,)))
+    text = " ".join(str(replace(mixed, words=(*mixed.words, *small))).split()).split("Paths that")[0]
+    assert text.strip().endswith(
+        f"instead: {word_text(mixed, either)} {span} (another answer in 25%). Function words and marks: "
+        f"9:, {-far:+.2f} (another answer in 20%), 14:to {span} (another answer in 25%)."
+    )
 
 
 def test_words_that_matter_either_way_are_listed_apart(story: Story) -> None:

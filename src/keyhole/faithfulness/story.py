@@ -184,14 +184,15 @@ def words_pieces(story: Story) -> list[str]:
         none = f"No word alone decides: each changes the {story.metric} by less than {story.least:.2f}{average}."
         return [none, *either_way(story)]
     pieces = ["Words that decide:", *_listed(story, major)] if major else ["No content word alone decides."]
-    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else []), *either_way(story)]
+    pieces += either_way(story, minor=False)
+    minor += [word for word in story.either_way if word.minor]
+    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else [])]
 
 
-def either_way(story: Story) -> list[str]:
-    """Words whose exchanges help or hurt, as it happens; empty if there are none."""
-    if not story.either_way:
-        return []
-    return ["Either way, by what stands there instead:", *_listed(story, story.either_way)]
+def either_way(story: Story, *, minor: bool = True) -> list[str]:
+    """Words whose exchanges help or hurt, as it happens, function words among them or not; empty if there are none."""
+    words = [word for word in story.either_way if minor or not word.minor]
+    return ["Either way, by what stands there instead:", *_listed(story, words)] if words else []
 
 
 def _listed(story: Story, words: Sequence[Word]) -> list[str]:
