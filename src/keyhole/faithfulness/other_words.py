@@ -179,7 +179,7 @@ def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray
         middle = others.mean(0)  # which all have in common, and which says nothing of any
         near = torch.cosine_similarity(others - middle, own - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
         texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.hf.device)
-        said = [_said(run.model, rows) for rows in texts.split(SCORED)]
+        said = [_said(run.model, texts[start : start + SCORED]) for start in range(0, len(near), SCORED)]
     scores = np.full(len(pool), -np.inf)
     scores[near] = torch.cat(said).cpu().numpy()
     return scores
@@ -187,7 +187,7 @@ def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray
 
 def _said(model: "Model", texts: Int[torch.Tensor, "text pos"]) -> Float[torch.Tensor, "text"]:
     """The log-probability of texts after their first tokens."""
-    logits = model.hf(texts).logits[:, :-1].double()
+    logits: torch.Tensor = model.hf(texts).logits[:, :-1].double()
     return (logits.gather(2, texts[:, 1:, None])[..., 0] - logits.logsumexp(2)).sum(1)
 
 
