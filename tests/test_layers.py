@@ -22,6 +22,7 @@ LAYERS = [
         ("circuits",),
         ("tracing",),
         ("intervene",),
+        ("edits",),
         ("tasks",),
         ("faithfulness",),
         ("generation",),
@@ -43,17 +44,21 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
-    *[("models/run.py", f"Run.{name}") for name in ("next", "sufficient", "toward", "trace", "writers", "_repr_html_")],
-    *[("models/model.py", f"Model.{name}") for name in ("contrast", "generate")],
+    *[
+        ("models/run.py", f"Run.{name}")
+        for name in ("next", "sufficient", "toward", "trace", "with_edits", "writers", "_repr_html_")
+    ],
+    *[("models/model.py", f"Model.{name}") for name in ("contrast", "edited", "generate")],
     *[
         ("circuits/circuit.py", f"Circuit.{name}")
-        for name in ("backups", "effects", "plot", "show", "story", "to_html", "verify")
+        for name in ("backups", "edit", "effects", "plot", "show", "story", "to_html", "verify")
     ],
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
+    ("circuits/graph.py", "Edge.edit"),
     ("qk/channels.py", "Channels._repr_html_"),
     *[("report/report.py", name) for name in ("Reported._repr_html_", "Reported.save")],
-    *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
+    *[("tracing/firing.py", f"Firing.{name}") for name in ("edits", "widget", "_repr_html_")],
     ("faithfulness/removals.py", "Verification._repr_html_"),
     ("faithfulness/backup_record.py", "Backups.plot"),
 }

@@ -113,7 +113,7 @@ def test_a_scaling_that_is_not_told_is_refused(odd: dict[str, bool]) -> None:
     mask = torch.zeros(1, 1, 3, 1, dtype=torch.long)
     module.scale_attn_by_inverse_layer_idx, module.scale_attn_weights = False, True
     attention._attend_and_record(module, q, q, q, mask)
-    assert attention._default_scaling(module, q) == 0.25
+    assert attention.default_scaling(module, q) == 0.25
     for name, value in odd.items():
         setattr(module, name, value)
     with pytest.raises(KeyholeError, match="later version"):

@@ -80,10 +80,13 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "keyhole.intervene": dict.fromkeys(
         ("Arithmetic", "Cause", "Causes", "Row", "Verification", "verify"), "keyhole.faithfulness"
     ),
+    "keyhole.naming.subjects": {"random_subjects": "keyhole.naming.naming"},
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
 }  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Check": {"own": "plain_pass"},
+    "Curves": {"own": "own_circuits", "own_told": "own_text"},
+    "HeadUse": {"found": "verdict"},
     "Model": {
         "weights": "folded",
         "batches": "_batches",
@@ -94,6 +97,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "steady": "_steady",
     },
     "Run": {"attention": "pattern", "layer": "attention_run", "require_fresh": "_require_fresh", "stamp": "_stamp"},
+    "SinkSide": {"found": "verdict"},
+    "Stays": {"told": "spread"},
 }  # class -> old attribute -> new attribute; an underscore: internal from now on
 
 

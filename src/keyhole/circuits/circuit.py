@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
-from keyhole.circuits.columns import Columns, Edges, Firings, Mlps, Nodes
+from keyhole.circuits.columns import Columns, Directions, Edges, Firings, Mlps, Nodes
 from keyhole.circuits.graph import Edge as Edge
 from keyhole.circuits.graph import EdgeSide as EdgeSide
 from keyhole.circuits.graph import Node as Node
+from keyhole.circuits.graph import Origin
 from keyhole.circuits.graph import Traced as Traced
 from keyhole.circuits.graph import TracedMlp as TracedMlp
-from keyhole.circuits.records import Measured, Parameters, Signal
+from keyhole.circuits.records import Measured, Parameters, Signal, Sizes
 from keyhole.errors import KeyholeError
 from keyhole.settings.fields import chosen
 from keyhole.settings.measuring import StoryOptions, StorySettings
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from keyhole.brief import Table
+    from keyhole.edits.making import Scope
+    from keyhole.edits.records import Edit
     from keyhole.faithfulness.backup_record import Backups
     from keyhole.faithfulness.backups import PairSettings
     from keyhole.faithfulness.baseline import Likes
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from keyhole.progress import Progress
     from keyhole.web.notebook import Page, Widget
 
-SCHEMA = 3  # of circuits that were measured, or suffice; others are written as 1 (of heads) or 2 (through MLPs)
+SCHEMA = 4  # of circuits that know their model's sizes; those of older files and of stores are written as 1, 2 or 3
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,17 @@ class Circuit:
     measured: Measured | None = None  # effects, shares and faithfulness, if they were asked for
     run: "Run | None" = field(default=None, repr=False, compare=False)  # that it was traced in; None: read from a file
     probe: "Tensor | None" = field(default=None, repr=False, compare=False)  # of seeds; files have none
+    # What older files and stores do not have, and no two circuits of one model and prompt differ in.
+    sizes: Sizes | None = field(default=None, compare=False)
+    directions: Directions = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kinds: dict[str, type[Columns[Any]]] = {"nodes": Nodes, "edges": Edges, "firings": Firings, "mlps": Mlps}
         for name, kind in kinds.items():
             if not isinstance(rows := getattr(self, name), kind):  # objects that somebody changed
                 object.__setattr__(self, name, kind.of(rows))
+        keys, model = getattr(self.parameters, "keys", "source"), str(self.model.get("fingerprint", ""))
+        object.__setattr__(self, "edges", self.edges.within(Origin(self.nodes, self.parameters.basis, keys, model)))
 
     @property
     def heads(self) -> tuple[Node, ...]:
@@ -89,6 +97,18 @@ class Circuit:
             raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing.")
         writer = self.nodes[edge.sender].writer
         return Signal(writer, edge.side, edge.channels, edge.weight, edge.ig, edge.alone, self.parameters.basis)
+
+    def edit(self, part: "Edge | Node", *, factor: float = 0.0, scope: "Scope" = "here") -> "Edit":
+        """A part of the circuit as an edit: an edge (a signal or a cause), or everything that a node writes.
+
+        Args:
+            part: One of `circuit.edges` or `circuit.nodes`.
+            factor: 0 removes it, 2 doubles it, -1 turns it round.
+            scope: "here" at its own tokens, "on" from its dest on, "everywhere" at all tokens.
+        """
+        from keyhole.edits.making import circuit_edit
+
+        return circuit_edit(self, part, factor=factor, scope=scope)
 
     def edges_into(self, node: int) -> tuple[Edge, ...]:
         """The signals that cause a node."""

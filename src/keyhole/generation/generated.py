@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack
 
 from keyhole.brief import Head, Table, as_dataframe, model_label
+from keyhole.edits.applying import edited
 from keyhole.errors import KeyholeError
 from keyhole.models.run import Run
 from keyhole.settings.generation import GenerateSettings
@@ -77,8 +78,9 @@ class Generated:
         raise KeyholeError(f"at {quoted(at)} {problem} {listing}")
 
     def before(self, at: SupportsIndex | str) -> Run:
-        """The run of everything before a token of the answer, whose last token predicts it."""
-        return self.run.model.run(self.run.token_ids[: self.start + self.index(at)])
+        """The run of everything before a token of the answer, whose last token predicts it; with the same edits."""
+        with edited(self.run.model, self.run.edits):
+            return self.run.model.run(self.run.token_ids[: self.start + self.index(at)])
 
     def trace(
         self,

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
+from keyhole.edits.applying import edited
+from keyhole.edits.checks import require_edits
+from keyhole.edits.records import Edit
 from keyhole.errors import KeyholeError
 from keyhole.generation.generated import Generated, GeneratedToken, Stopped
+from keyhole.models.attention import edits_of
 from keyhole.models.capture import undisturbed
 from keyhole.models.run import Run
 from keyhole.models.tokens import Prompt, encode, token_texts
@@ -43,11 +47,12 @@ def generate(
     prompt: Prompt,
     *,
     settings: GenerateSettings | None = None,
+    edits: Sequence[Edit] = (),
     bos: bool | None = None,
     show: Show | None = None,
     **options: Unpack[GenerateOptions],
 ) -> Generated:
-    """What would the model write after this prompt? See `Model.generate` for the options.
+    """What would the model write after this prompt, with or without edits? See `Model.generate` for the options.
 
     >>> import keyhole
     >>> answer = generate(keyhole.load(), "When Mary and John", max_new_tokens=2)
@@ -56,10 +61,13 @@ def generate(
     """
     how = chosen(settings, GenerateSettings, options)
     encoded = encode(model, prompt, bos)
-    ids, stopped = write(model, encoded.ids, how, show)
-    run = model.run([*encoded.ids, *ids])
+    require_edits(model, edits, len(encoded.ids) + how.max_new_tokens)
+    with edited(model, edits):
+        ids, stopped = write(model, encoded.ids, how, show)
+        run = model.run([*encoded.ids, *ids])
+        tokens = _tokens(run, len(ids))
     shown = prompt if isinstance(prompt, str) else _decoded(model, encoded.ids, special=True)
-    return Generated(shown, _added(model, encoded.ids, ids), _tokens(run, len(ids)), stopped, how, run)
+    return Generated(shown, _added(model, encoded.ids, ids), tokens, stopped, how, run)
 
 
 def write(
@@ -146,8 +154,9 @@ class _Watch(StoppingCriteria):  # type: ignore[misc]
 def _config(model: "Model", how: GenerateSettings, room: int) -> GenerationConfig:
     """All that transformers is asked for: nothing beside it, whatever the model recommends."""
     ends = list(end_ids(model))
-    # a cache keeps keys as they were rotated in a shorter prompt
-    settings: dict[str, Any] = {"max_new_tokens": room, "use_cache": not model.rope_sees_length}
+    # a cache keeps keys as they were rotated in a shorter prompt; unrouted families are edited in whole passes
+    whole = model.rope_sees_length or (not model.family.routed and id(model.hf) in edits_of)
+    settings: dict[str, Any] = {"max_new_tokens": room, "use_cache": not whole}
     settings["do_sample"] = how.temperature > 0
     if how.temperature > 0:
         settings |= {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k or 0}

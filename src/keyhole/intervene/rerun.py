@@ -6,7 +6,7 @@ head are recomputed from the q and k of this very pass, so other heads (GQA sibl
 architecture is served alike.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from keyhole.models.weights import optional, submodule
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
     from keyhole.models.run import Run
 
 _BATCH_TOKENS = 1024
@@ -197,43 +198,52 @@ def _edit_writer(stack: ExitStack, run: "Run", notes: Notes, edit: WriterEdit, c
         x.view(shape)[copy] += (edit.delta / by).to(x.dtype)
         return x
 
-    on_write(stack, run, notes, edit.kind, changed)
+    on_write(stack, run.model, notes, edit.kind, changed)
 
 
 def _edit_mlp(
     stack: ExitStack, run: "Run", notes: Notes, edit: MlpEdit, copy: int, outs: dict[tuple[int, int], Tensor]
 ) -> None:
     """Change what an MLP's module is called with, and note what its last projection gives."""
-    facts = mlp_facts(run.model.hf.config)
-    assert facts is not None
-    holder = submodule(notes.block, facts.module) if facts.module else notes.block
     shape = (-1, len(run), run.model.dims.d_model)
 
-    was: list[Tensor] = []
-
-    def before(module: nn.Module, args: Any) -> Any:
-        x = args[0].clone()
-        was.append(x.view(shape)[copy].clone())
+    def changed(x: Tensor) -> Tensor:
+        x = x.clone()
         x.view(shape)[copy] += edit.delta.to(x.dtype)
-        return (x, *args[1:])
-
-    def unchanged(module: nn.Module, args: Any) -> Any:
-        x = args[0].clone()
-        x.view(shape)[copy] = was.pop()
-        return (x, *args[1:])
+        return x
 
     def after(module: nn.Module, args: Any, out: Any) -> None:
         outs[copy, edit.layer] = (out[0] if isinstance(out, tuple) else out).view(shape)[copy].clone()
 
-    router = optional(holder, facts.experts.router) if facts.experts is not None else None
-    entry = holder if facts.module else submodule(holder, facts.up)
-    last = submodule(holder, facts.out) if router is None else holder
+    last = on_mlp_input(stack, run.model, notes, changed)
     # prepended, so that the output is noted before any other hook edits it
-    hooks = [entry.register_forward_pre_hook(before), last.register_forward_hook(after, prepend=True)]
-    if router is not None:  # tokens go to the same experts as in the run
-        hooks.append(router.register_forward_pre_hook(unchanged))
-    for hook in hooks:
-        stack.callback(hook.remove)
+    stack.callback(last.register_forward_hook(after, prepend=True).remove)
+
+
+def on_mlp_input(stack: ExitStack, model: "Model", notes: Notes, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Let `change` replace what a layer's MLP is called with; returns the module whose output it is then.
+
+    A router reads what it would have read: tokens go to the same experts.
+    """
+    facts = mlp_facts(model.hf.config)
+    assert facts is not None
+    holder = submodule(notes.block, facts.module) if facts.module else notes.block
+    router = optional(holder, facts.experts.router) if facts.experts is not None else None
+    before: dict[str, Tensor] = {}
+
+    def changed(module: nn.Module, args: Any) -> Any:
+        before["input"] = args[0]
+        return (change(args[0]), *args[1:])
+
+    def unchanged(module: nn.Module, args: Any) -> Any:
+        return (before["input"].view(args[0].shape), *args[1:])
+
+    entry = holder if facts.module else submodule(holder, facts.up)
+    stack.callback(entry.register_forward_pre_hook(changed).remove)
+    if router is not None:
+        # prepended: of several changes the first one knows what the router would have read, so it has the last word
+        stack.callback(router.register_forward_pre_hook(unchanged, prepend=True).remove)
+    return submodule(holder, facts.out) if router is None else holder
 
 
 def _edit_heads(

@@ -20,6 +20,7 @@ from keyhole.models.weights import LayerWeights, optional
 from keyhole.tracing.writers import biases_of, values_of
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
     from keyhole.models.run import Run
 
 Change = Callable[[Tensor, float], Tensor]  # (output of a block, factor before it joins the residual stream) -> output
@@ -54,7 +55,7 @@ def silence_layer(stack: ExitStack, run: "Run", notes: Notes, silent: list[tuple
             write += (change / by).to(x.dtype)
         return x
 
-    on_write(stack, run, notes, kind if attn is None else "attention", changed)
+    on_write(stack, run.model, notes, kind if attn is None else "attention", changed)
 
 
 def _lost(record: AttentionRun, w: LayerWeights, silence: Silence) -> Float[Tensor, "pos d_model"]:
@@ -67,10 +68,10 @@ def _lost(record: AttentionRun, w: LayerWeights, silence: Silence) -> Float[Tens
     return (A @ values_of(record, w)[heads] @ w.W_O[heads]).sum(0) / record.out_scale[:, None]
 
 
-def on_write(stack: ExitStack, run: "Run", notes: Notes, kind: str, change: Change) -> None:
+def on_write(stack: ExitStack, model: "Model", notes: Notes, kind: str, change: Change) -> None:
     """Let `change` replace what a block of a layer adds to the residual stream, for a whole batch."""
-    family = run.model.family
-    factor = getattr(run.model.hf.config, family.residual_multiplier) if family.residual_multiplier else 1.0
+    family = model.family
+    factor = getattr(model.hf.config, family.residual_multiplier) if family.residual_multiplier else 1.0
     if kind == "embedding":
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:

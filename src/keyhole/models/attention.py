@@ -12,7 +12,7 @@ intervals, so this is exact and linear in the prompt length.
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import transformers
@@ -128,6 +128,24 @@ Record = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor, AttentionRule], No
 recorder: ContextVar[Record | None] = ContextVar("recorder", default=None)
 
 
+@runtime_checkable
+class Editor(Protocol):
+    """Who edits the queries and keys of an attention module before they are compared (see `keyhole.edits`)."""
+
+    def edited(self, module: nn.Module, q: Tensor, k: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+        """What is compared in place of q and k."""
+
+    def compared(self, module: nn.Module, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """What was compared in the last pass in place of q and k, where the module itself does not ask."""
+
+    def attended(self, module: nn.Module, weights: Callable[[list[int]], Tensor], v: Tensor) -> None:
+        """Called once they were compared; `weights` gives the attention of some heads."""
+
+
+editors: dict[int, Editor] = {}  # id of the attention module -> its editor: of the model, not of a thread
+edits_of: dict[int, tuple[Any, ...]] = {}  # id of the Hugging Face model -> what is edited in it now
+
+
 def _attend_and_record(
     module: nn.Module,
     query: Tensor,
@@ -148,13 +166,32 @@ def _attend_and_record(
         )
     first = attention_mask[0, 0, :, 0].to(query.device)
     sinks = None if s_aux is None else s_aux.detach().clone()  # a record must not follow later edits of the weights
-    rule = AttentionRule(_default_scaling(module, query) if scaling is None else float(scaling), softcap, sinks)
+    rule = AttentionRule(default_scaling(module, query) if scaling is None else float(scaling), softcap, sinks)
+    editor = editors.get(id(module))
+    if editor is not None:
+        query, key = editor.edited(module, query, key, rule.scaling)
     if (record := recorder.get()) is not None:
         record(module, query, key, value, first, rule)
+    if editor is not None:
+        editor.attended(module, lambda heads: weights_of(query, key, first, rule, heads), value)
     return attend(query, key, value, first, rule), None
 
 
-def _default_scaling(module: Any, query: Tensor) -> float:
+def weights_of(
+    q: Float[Tensor, "batch heads pos d_head"],
+    k: Float[Tensor, "batch kv_heads pos d_head"],
+    first: Int[Tensor, "pos"],
+    rule: AttentionRule,
+    heads: list[int],
+) -> Float[Tensor, "batch some pos pos"]:
+    """All attention weights of some heads; quadratic in the prompt length."""
+    group, n = q.shape[1] // k.shape[1], q.shape[2]
+    keys = k[:, [head // group for head in heads]]
+    visible = visible_mask(first, torch.arange(n, device=q.device), n)
+    return rule.heads(heads).weights(q[:, heads] @ keys.mT * rule.scaling, visible)
+
+
+def default_scaling(module: Any, query: Tensor) -> float:
     """1 / sqrt(d_head), where transformers passes no scaling; early versions do not pass GPT-2's other choices."""
     if getattr(module, "scale_attn_by_inverse_layer_idx", False) or not getattr(module, "scale_attn_weights", True):
         raise KeyholeError(

@@ -74,11 +74,11 @@ def capture(
     with _one_at_a_time, ExitStack() as stack:
         stack.enter_context(exact_matmul())
         for notes in layers:
-            _watch_layer(stack, notes, family)
+            watch_layer(stack, notes, family)
         _before(stack, submodule(hf, family.final_norm), lambda args, kwargs: final.append(args[0]))
         if family.routed:
             stack.enter_context(_recorded(layers))
-        stack.enter_context(_implementation(hf, attention.NAME if family.routed else family.implementation))
+        stack.enter_context(attention_named(hf, attention.NAME if family.routed else family.implementation))
         _forget_longer_prompts(hf)
         if prepare is not None:
             prepare(stack, layers)
@@ -92,24 +92,31 @@ def _can_spare_logits(hf: Any) -> bool:
 
 
 @contextmanager
-def undisturbed(hf: Any) -> Iterator[None]:
-    """The model for one thread alone, as it was loaded: for work that runs its own code and no capture."""
+def alone(hf: Any) -> Iterator[None]:
+    """The model for one thread alone."""
     if hf.training:
         raise KeyholeError(_TRAINING)
-    with _one_at_a_time, torch.no_grad():
+    with _one_at_a_time:
         _forget_longer_prompts(hf)
+        yield
+
+
+@contextmanager
+def undisturbed(hf: Any) -> Iterator[None]:
+    """The model for one thread alone and without gradients: for work that runs its own code and no capture."""
+    with alone(hf), torch.no_grad():
         yield
 
 
 def plain_logits(hf: Any, family: Family, ids: Tensor) -> Tensor:
     """The model's own answer, without Keyhole's attention function or hooks."""
-    with _one_at_a_time, _implementation(hf, family.implementation):
+    with _one_at_a_time, attention_named(hf, family.implementation):
         _forget_longer_prompts(hf)
         logits: Tensor = hf(input_ids=ids, use_cache=False, return_dict=True).logits
     return logits
 
 
-def _watch_layer(stack: ExitStack, notes: Notes, family: Family) -> None:
+def watch_layer(stack: ExitStack, notes: Notes, family: Family) -> None:
     """Hooks for one layer: its input, what its blocks write, and what its attention is called with."""
 
     def keep(name: str, copy: bool = False) -> Any:
@@ -172,7 +179,7 @@ def _recorded(layers: tuple[Notes, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def _implementation(hf: Any, name: str | None) -> Iterator[None]:
+def attention_named(hf: Any, name: str | None) -> Iterator[None]:
     """Switch the model's attention implementation; the user's choice is put back afterwards."""
     before = hf.config._attn_implementation
     hf.config._attn_implementation = name or before
@@ -219,7 +226,7 @@ def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -
     resid = notes.resid
     assert resid is not None
     q, k, v, first, rule, rotary = read_attention(notes, attn, family, dims)
-    q_scale = _qk_scale(notes, attn, family, dims.heads)
+    q_scale = qk_scale(notes, attn, family, dims.heads)
     if family.q_factor is not None:
         positions = torch.arange(resid.shape[1], device=resid.device)
         q_scale = q_scale * family.q_factor(attn, positions).to(q_scale.dtype)
@@ -233,7 +240,7 @@ def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -
         rotary=rotary,
         norm_scale=frozen_scale(optional(notes.block, family.attn_norm), resid, family),
         q_scale=q_scale,
-        k_scale=_qk_scale(notes, attn, family, dims.kv_heads, side=1),
+        k_scale=qk_scale(notes, attn, family, dims.kv_heads, side=1),
         out_scale=frozen_scale(optional(notes.block, family.post_attn_norm), attn_out, family),
     )
 
@@ -242,9 +249,12 @@ def read_attention(
     notes: Notes, attn: nn.Module, family: Family, dims: Dims
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, AttentionRule, Rotary | None]:
     """q, k, v, first visible keys, rule and RoPE table of one layer, for a whole batch."""
-    rotary = _rotary(attn, notes, family)
+    rotary = rotary_of(attn, notes, family)
     if not family.routed:
         _read_projections(notes, attn, rotary, family=family, dims=dims)
+        if (editor := attention.editors.get(id(attn))) is not None and notes.qkv is not None:
+            q, k, v = notes.qkv
+            notes.qkv = (*editor.compared(attn, q, k), v)
     if notes.qkv is None:
         raise KeyholeError(
             f"transformers {transformers.__version__} computes the attention of {type(attn).__name__} in its own way, "
@@ -254,7 +264,7 @@ def read_attention(
     return *notes.qkv, notes.first, notes.rule, rotary
 
 
-def _qk_scale(notes: Notes, attn: nn.Module, family: Family, heads: int, side: int = 0) -> Tensor:
+def qk_scale(notes: Notes, attn: nn.Module, family: Family, heads: int, side: int = 0) -> Tensor:
     """What QK-norm multiplies with, [batch, heads, pos], from the projection it is applied to."""
     norm = read_qk_norm(attn, family, side)
     if norm is None:
@@ -266,7 +276,7 @@ def _qk_scale(notes: Notes, attn: nn.Module, family: Family, heads: int, side: i
     return norm.scale(x.view(*x.shape[:2], heads, -1)).reciprocal().transpose(1, 2)
 
 
-def _rotary(attn: Any, notes: Notes, family: Family) -> Rotary | None:
+def rotary_of(attn: Any, notes: Notes, family: Family) -> Rotary | None:
     """The table that this layer's RoPE used, one column per frequency."""
     if family.rotary is None or not family.has_rope(attn):
         return None

@@ -1,7 +1,7 @@
 """A loaded model: its facts, its folded weights, and how to run it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from keyhole._moved import attributes_of
 from keyhole.errors import KeyholeError
+from keyhole.models.attention import edits_of
 from keyhole.models.capture import Captured, capture, frozen_scale, layer_batch
 from keyhole.models.facts import rope_types
 from keyhole.models.families import Family, family_of
@@ -33,6 +34,7 @@ from keyhole.models.weights import (
 from keyhole.settings.generation import GenerateOptions, GenerateSettings
 
 if TYPE_CHECKING:
+    from keyhole.edits.records import Edit
     from keyhole.features.contrast.found import Found
     from keyhole.features.contrast.sites import Contrast
     from keyhole.features.contrast.studies import StudySettings
@@ -111,6 +113,7 @@ class Model:
             final_scale=frozen_scale(final_norm, captured.final[row : row + 1, :n], self.family)[0],
             logits=captured.logits[row, :n],
             _stamp=made_with,
+            edits=edits_of.get(id(self.hf), ()),
         )
 
     def generate(
@@ -118,6 +121,7 @@ class Model:
         prompt: Prompt,
         *,
         settings: GenerateSettings | None = None,
+        edits: "Sequence[Edit]" = (),
         bos: bool | None = None,
         show: "Show | None" = None,
         **options: Unpack[GenerateOptions],
@@ -127,6 +131,7 @@ class Model:
         Args:
             prompt: As `run` takes it.
             settings: How it is written: a `keyhole.generation.GenerateSettings`, whose fields are the choices below.
+            edits: What is edited meanwhile, such as `[edge.edit(factor=0)]`: see `keyhole.edits`.
             bos: As `run` takes it.
             show: Called with each token as it is written, a `Piece`; an exception from there ends the work. Ctrl-C
                 returns what is written.
@@ -144,7 +149,13 @@ class Model:
         """
         from keyhole.generation.writing import generate
 
-        return generate(self, prompt, settings=settings, bos=bos, show=show, **options)
+        return generate(self, prompt, settings=settings, edits=edits, bos=bos, show=show, **options)
+
+    def edited(self, edits: "Sequence[Edit]") -> "AbstractContextManager[None]":
+        """A context in which the model answers with edits, whatever code calls it. See `keyhole.edits.edited`."""
+        from keyhole.edits.applying import edited
+
+        return edited(self, edits)
 
     def contrast(
         self, contrast: "Contrast", test: "Contrast | None" = None, *, settings: "StudySettings | None" = None

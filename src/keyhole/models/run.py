@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, SupportsIndex, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from keyhole.circuits.circuit import Circuit
+    from keyhole.edits.records import Edit
     from keyhole.faithfulness.baseline import Likes
     from keyhole.models.model import Model
     from keyhole.progress import Progress
@@ -52,7 +53,7 @@ class AttentionRun:
 
     q: Float[Tensor, "*runs heads pos d_head"]
     k: Float[Tensor, "*runs kv_heads pos d_head"]
-    v: Float[Tensor, "*runs kv_heads pos d_head"]
+    v: Float[Tensor, "*runs kv_heads pos d_value"]
     first: Int[Tensor, "pos"]  # first visible key of each dest; the last one is dest itself
     rule: AttentionRule
     rotary: Rotary | None
@@ -126,6 +127,7 @@ class Run:
     final_scale: Float[Tensor, "pos"] = field(repr=False)
     logits: Float[Tensor, "pos vocab"] = field(repr=False)  # of the next token, at every token
     _stamp: int = field(repr=False)  # of the weights that made this run
+    edits: tuple[Any, ...] = field(default=(), repr=False)  # with which it was made (see `keyhole.edits`)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -149,7 +151,9 @@ class Run:
         return attention
 
     def _require_fresh(self) -> None:
-        """Refuse to mix this run with weights that did not make it."""
+        """Refuse to mix this run with weights that did not make it, or with edits that weights do not know of."""
+        if self.edits:
+            raise KeyholeError("this run was made with edits, which no trace explains: ask the run without them.")
         if self._stamp != self.model._stamp():
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
 
@@ -301,6 +305,19 @@ class Run:
         from keyhole.tracing.trace import trace
 
         return trace(self, target, against=against, settings=settings, end=end, progress=progress, **options)
+
+    def with_edits(self, edits: "Sequence[Edit]") -> "Run":
+        """The same prompt with edits: see `keyhole.edits`, and `keyhole.edits.changes` for what they did.
+
+        Args:
+            edits: What is edited, such as `[edge.edit(factor=0)]` or a `ChannelEdit`.
+
+        Returns:
+            A `Run` with `run.edits`. Its attention and answers can be looked at; it cannot be traced.
+        """
+        from keyhole.edits.changes import with_edits
+
+        return with_edits(self, edits)
 
     def sufficient(
         self,

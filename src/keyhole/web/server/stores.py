@@ -5,6 +5,7 @@ Which circuit is behind an answer, what does it tell, and does it hold?
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any, get_args
 
 from keyhole.brief import head_name
@@ -42,8 +43,8 @@ def trace(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def document(circuit: Circuit) -> dict[str, Any]:
     """A circuit's own JSON document."""
-    found: dict[str, Any] = json.loads(circuit.to_json())
-    return found
+    record: dict[str, Any] = json.loads(replace(circuit, directions={}).to_json())  # no view shows them
+    return record
 
 
 def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def _told(found: Sinks) -> dict[str, Any]:
         tables = [sink_text.likeness_table(side)] if side.likeness else []
         tables += [sink_text.removal_table(side)] if side.removals else []
         told = [{"columns": columns, "rows": rows} for columns, rows in tables]
-        sides.append({"side": side.side, "found": side.found, "lines": sink_text.head_lines(side), "tables": told})
+        sides.append({"side": side.side, "found": side.verdict, "lines": sink_text.head_lines(side), "tables": told})
     return {"opening": sink_text.opening(found), "sides": sides, "massive": sink_text.massive_lines(found)}
 
 
