@@ -238,7 +238,7 @@ class Curves(Reported):
             f"{self.name}: {edges}, {where}, by {self.settings.ranking} scores; what is cut is replaced by {change}. "
             f"Logit difference: {self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. "
             "Edges that a method did not find come last, in random order; f above 1 is no success. 95 % intervals over "
-            f"prompts.{'' if order == 'absolute' else _SIGNED}"
+            f"prompts.{'' if self.settings.ranking == 'absolute' else _SIGNED}"
         )
 
     @property
