@@ -12,6 +12,7 @@ from transformers import DynamicCache
 
 import keyhole
 from keyhole.circuits.records import Writer
+from keyhole.faithfulness.routes import Story
 from keyhole.faithfulness.words import deciding_words
 from keyhole.intervene import answers_without, estimate
 from keyhole.models.run import Run
@@ -36,9 +37,18 @@ def influence(run: Run, question: Question) -> list[float]:
 
 
 def story(run: Run, question: Question) -> list[float]:
-    """The words in the order in which the story names them: by what the answer loses when the word is another."""
-    words = deciding_words(run, question.metric, {})
-    order = [token for word in words for token in word.tokens]
+    """The words in the order of the story: those that decide, those that matter either way, function words."""
+    words, answer = deciding_words(run, question.metric, {}), question.metric.of(run.logits[question.metric.end])
+    story = Story(None, (), 0.0, 0.0, {}, metric="logit difference", answer=answer, words=words)
+    named = sorted((*story.decisive, *story.either_way), key=lambda word: word.minor)
+    named += [word for word in words if word not in named]
+    order = [token for word in named for token in word.tokens]
+    return [1 / (1 + order.index(token)) if token in order else 0.0 for token in range(len(run))]
+
+
+def changes(run: Run, question: Question) -> list[float]:
+    """The same words by how often they change the answer alone, whether the story names them or not."""
+    order = [token for word in deciding_words(run, question.metric, {}) for token in word.tokens]
     return [1 / (1 + order.index(token)) if token in order else 0.0 for token in range(len(run))]
 
 
@@ -182,6 +192,7 @@ def _mean_embedding(model: keyhole.Model) -> Tensor:
 # What is measured. To add one: a function from a run and its question to a score for each token.
 RANKINGS: dict[str, Ranking] = {
     "story": story,
+    "story: changes": changes,
     "influence": influence,
     "gradient x embedding": gradient,
     "attention": attention,

@@ -282,6 +282,9 @@ def test_results_are_told_and_saved(tmp_path: Path) -> None:
     own = OwnCircuits(np.array([4.0, 2.0]), np.array([0.0, 2.0]), 7.0)
     found = made_up(np.tile(np.array([4.0, 8.0]), (1, 10, 1)), own_circuits=own)
     assert "f = 0.40" in found.own_text and found.own_text in str(found)
+    advice = "compare methods by CMD with --ranking absolute"
+    assert advice in found.summary and advice in " ".join(str(found).split())
+    assert advice not in str(replace(found, settings=CurveSettings(ranking="absolute")))
     columns, (row, *_) = found.cells
     cmd = str(row[columns.index(">CMD")])
     assert cmd.startswith("0.000") and "CMD" in str(found) and cmd in str(found)

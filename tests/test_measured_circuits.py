@@ -127,6 +127,11 @@ def test_a_tree_separates_what_suffices_from_why_heads_look(sufficient: Circuit)
     assert all("% " in line for line in above) and "faithfulness" in text.splitlines()[-1]
 
 
+def test_a_circuit_that_suffices_has_no_story(sufficient: Circuit) -> None:
+    with pytest.raises(KeyholeError, match="its edges have shares and no influence, along which stories are told"):
+        sufficient.story()
+
+
 def test_tables_have_effects_and_shares(measured: Circuit) -> None:
     assert measured.measured is not None
     rows = signal_rows(measured)

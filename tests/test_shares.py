@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keyhole import Model
 from keyhole.faithfulness.baseline import baseline
+from keyhole.faithfulness.effects import effects
 from keyhole.faithfulness.masked import Masked
 from keyhole.faithfulness.search import LEAST_GAP
 from keyhole.faithfulness.shares import (
@@ -145,6 +146,21 @@ def test_more_points_are_taken_until_they_add_up(organism: Model, monkeypatch: p
     assert asked.shares.points == FEWEST
     monkeypatch.setattr("keyhole.faithfulness.shares.CLOSE", 1e-9)
     assert shares(asked.masked, asked.metric).points == 32
+
+
+def test_shares_report_their_progress(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards only, also where more points are taken; and once they are known they are not computed again."""
+    asked = question_of(organism, ioi(1, 5)[0])
+    monkeypatch.setattr("keyhole.faithfulness.shares.CLOSE", 1e-9)
+    monkeypatch.setattr("keyhole.faithfulness.shares.rows_with_slopes", lambda _: 4)
+    done: list[float] = []
+    known = asked.with_shares(lambda now, total: done.append(now / total))
+    assert len(done) == 2 + 4 + 8 and done == sorted(set(done)) and done[0] > 0 and done[-1] < 1
+    assert known.with_shares() is known and known.shares is known.precomputed
+    whole: list[float] = []
+    circuit = asked.run.trace(list(asked.metric.targets))
+    effects(circuit, what=("shares",), progress=lambda now, total: whole.append(now / total))
+    assert whole == sorted(whole) and len({part for part in whole if 0.6 <= part <= 0.84}) == len(done)
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama", "qwen3"])

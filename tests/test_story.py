@@ -22,11 +22,13 @@ from keyhole.faithfulness.effects import edge_of
 from keyhole.faithfulness.other_words import COPIES, MORE, words_of
 from keyhole.faithfulness.routes import Route, Story, Ways, groups_on
 from keyhole.faithfulness.shares import MaskedQuestion, question
-from keyhole.faithfulness.story import story_text
+from keyhole.faithfulness.story import story_text, word_text
+from keyhole.faithfulness.template import template_tokens
 from keyhole.faithfulness.token_masks import all_but, only
-from keyhole.faithfulness.words import _ordered, _test, role_of
+from keyhole.faithfulness.words import _ordered, _ranked, _test, deciding_words, role_of
 from keyhole.intervene import answers_without, estimate
 from keyhole.intervene.cuts import metric_of
+from keyhole.intervene.removal import Metric
 from keyhole.tasks import Example, greater_than, induction, ioi
 from keyhole.tracing.mlp_directions import Through
 from tiny import DEFAULT, Sizes
@@ -225,7 +227,7 @@ def test_other_words_are_likely_ones(circuit: Circuit) -> None:
     run = circuit.run
     assert run is not None
     words = words_of(run)
-    assert words_of(run.model.run(IOI, bos=False)).words[0] == (1,)  # the first token stays: it is where heads rest
+    assert words.words[0] == (1,)  # what the tokenizer puts first stays
     likely = run.logits[1].argsort(descending=True).tolist()
     others = [ids[2] for ids in words.copies([(2,)], 4)]
     assert (
@@ -243,20 +245,73 @@ def test_other_words_are_likely_ones(circuit: Circuit) -> None:
     )
 
 
+def test_the_first_token_is_exchanged_for_its_kind_by_what_follows(organism: Model) -> None:
+    """It is a word like any other where the tokenizer puts nothing before it; others are judged by the rest."""
+    run = organism.run("Mary and John went to the store, John gave a drink to", bos=False)
+    words = words_of(run)
+    assert words.words[0] == (0,) and words.content[0] == (0,)
+    embedding, likely = organism.hf.get_input_embeddings().weight.detach(), {}
+    names = [i for i in words._alike(0).tolist() if organism.tokenizer.decode([i])[0].isupper()]
+    assert run.token_ids[0] not in names and len(names) == len(words._alike(0)) > other_words.LIKELY
+    middle = embedding[names].mean(0)
+    near = [
+        float(torch.cosine_similarity(embedding[i] - middle, embedding[run.token_ids[0]] - middle, 0)) for i in names
+    ]
+    for i in sorted(names, key=lambda i: -near[names.index(i)])[: other_words.LIKELY]:
+        ids = [i, *run.token_ids[1 : other_words.FOLLOWS]]
+        said = organism.run(ids, bos=False).logits.log_softmax(-1)
+        likely[i] = sum(float(said[t, ids[t + 1]]) for t in range(len(ids) - 1))
+    best = sorted(likely, key=lambda i: -likely[i])[:COPIES]
+    assert [ids[0] for ids in words.copies([(0,)], COPIES)] == best
+    assert {ids[1:] for ids in words.copies([(0,)], COPIES)} == {run.token_ids[1:]}
+    circuit = run.trace("Mary", against="John", through="mlps")
+    metric, story = metric_of(circuit), circuit.story()
+    lead = metric.of(run.logits[-1])
+    lost = [lead - metric.of(organism.run([i, *run.token_ids[1:]], bos=False).logits[-1]) for i in best]
+    assert other_words.effects_of_words(run, metric)[0,] == pytest.approx(lost, abs=1e-3)
+    assert mean(lost) > story.least and "0:Mary +" in str(story)
+
+
 def test_words_lead_the_story(story: Story) -> None:
-    """All that matter, both signs, the largest first; function words and marks after them."""
+    """All that matter, both signs, by how often they change the answer; function words and marks after them."""
     lines = " ".join(str(story).split())
     first, second = re.search(r"Words that decide: (.*?) Function words and marks: (.*?) Paths that", lines).groups()
     major, minor = ([word for word in story.decisive if word.minor is small] for small in (False, True))
     for text, words in ((first, major), (second, minor)):
-        sizes = [abs(float(number)) for number in re.findall(r" ([+-]\d+\.\d+)", text)]
-        assert sizes == sorted(sizes, reverse=True) and len(sizes) == len(words)
-        assert re.findall(r"(\d+):", text) == [str(word.tokens[0]) for word in words]
+        sizes = [float(number) for number in re.findall(r" ([+-]\d+\.\d+)", text)]
+        assert sizes == pytest.approx([word.effect for word in words], abs=0.005)
+        keys = [(-(word.flips or 0), -abs(word.effect)) for word in words]
+        assert keys == sorted(keys) and re.findall(r"(\d+):", text) == [str(word.tokens[0]) for word in words]
     assert {10, 2} == {word.tokens[0] for word in major[:2]} and "4:John -" in first and "14:to" in second
     assert all(abs(word.effect) < story.least for word in story.words if word not in story.decisive)
     assert [word.minor for word in story.words] == sorted(word.minor for word in story.words)
-    weak = replace(story, words=tuple(replace(word, effect=0.01) for word in story.words))
+    weak = replace(story, words=tuple(replace(word, effect=0.01, flips=0.0, span=(0, 0.02)) for word in story.words))
     assert "No word alone decides" in str(weak) and "Words that decide" not in str(weak)
+    assert "on average" not in str(weak).split("Paths")[0] and not weak.either_way
+
+
+def test_what_changes_the_answer_leads_whatever_its_mean(story: Story) -> None:
+    """A mean is small or negative where some exchanges hurt and others help; how often the answer changes is not."""
+    large, often, seldom, other = story.words[:4]
+    far = 4 * story.least
+    plain = replace(large, effect=2 * far, flips=0.4, span=(0, 3 * far))
+    against = replace(often, effect=-far, flips=0.5, span=(-3 * far, 2 * far), lost=0.5, gained=0.5)
+    either = replace(seldom, effect=-far, flips=0.25, span=(-3 * far, 2 * far), lost=0.25, gained=0.75)
+    mostly = replace(other, effect=-far, flips=0.2, span=(-3 * far, 2 * far), lost=0.2, gained=0.8)
+    mixed = replace(story, words=_ranked([plain, either, mostly, against]))
+    assert mixed.words == (against, plain, either, mostly)
+    assert mixed.decisive == (against, plain, mostly) and mixed.either_way == (either,)
+    text = " ".join(str(mixed).split()).split("Paths that")[0]
+    span = f"{-3 * far:+.2f} to {2 * far:+.2f}"
+    assert f"Words that decide: {word_text(mixed, against)} {span} (another answer in 50%), " in text
+    assert f"{word_text(mixed, mostly)} {-far:+.2f} (another answer in 20%). Either way, by what stands there" in text
+    assert text.strip().endswith(f"instead: {word_text(mixed, either)} {span} (another answer in 25%).")
+    small = (replace(either, minor=True, tokens=(14,)), replace(mostly, minor=True, tokens=(9,)))
+    text = " ".join(str(replace(mixed, words=(*mixed.words, *small))).split()).split("Paths that")[0]
+    assert text.strip().endswith(
+        f"instead: {word_text(mixed, either)} {span} (another answer in 25%). Function words and marks: "
+        f"9:, {-far:+.2f} (another answer in 20%), 14:to {span} (another answer in 25%)."
+    )
 
 
 def test_words_that_matter_either_way_are_listed_apart(story: Story) -> None:
@@ -264,8 +319,8 @@ def test_words_that_matter_either_way_are_listed_apart(story: Story) -> None:
     assert all(word.span[0] <= word.effect <= word.span[1] for word in story.words if word.span)
     far = 3 * story.least
     spans = [(-far, far), (-far, 0.9 * far), (-0.9 * far, far), (-far, 2 * far)]
-    words = tuple(replace(story.words[i], effect=0.0, span=span) for i, span in enumerate(spans))
-    decisive = replace(story.words[4], effect=2 * story.least, span=(-far, far))
+    words = tuple(replace(story.words[i], effect=0.0, flips=0.0, span=span) for i, span in enumerate(spans))
+    decisive = replace(story.words[4], effect=2 * story.least, flips=0.0, span=(-far, far))
     mixed = replace(story, words=(*words, decisive))
     assert mixed.either_way == (words[0], words[3])
     assert f"{-far:+.2f} to {far:+.2f}, " in " ".join(
@@ -340,6 +395,25 @@ def test_without_its_model_a_story_has_no_effects(circuit: Circuit, story: Story
         assert [s.effect for s in ours.steps] == pytest.approx([s.effect for s in theirs.steps], abs=1e-4)
     with pytest.raises(KeyholeError, match="other weights"):
         read.story(tiny_model("gpt2"))
+
+
+def test_what_paths_leave_unsaid_has_advice(organism: Model, circuit: Circuit, story: Story) -> None:
+    """Where little is kept or nothing could be measured, it says what to ask; and what an effect above the lead is."""
+    said = " ".join(story_text(story, 10**6).split())
+    assert "--sufficient" not in said and "larger than the whole" not in said
+    few = " ".join(str(replace(story, kept=0.05)).split())
+    assert "alone 5% of the answer's gap" in few and "--sufficient searches for edges that carry it." in few
+    over = (replace(story.paths[0], share=0.011, effect=20.0), *story.paths[1:])
+    assert "One path's effect (+20.00) is larger than the whole logit difference of +16.13: cut alone," in " ".join(
+        str(replace(story, paths=over)).split()
+    )
+    assert "whole" not in str(replace(story, paths=over, metric="log-probability", answer=-0.5))
+    other = "When Mary and John went to the park, John gave a drink to"
+    same = circuit.story(counterfactual=other)
+    text = " ".join(str(same).split())
+    assert same.kept is None and "the gap is too small to say what the paths keep of it. To measure it, give" in text
+    assert text.count("(--counterfactual)") == text.count("(--like FILE)") == text.count("--sufficient") == 1
+    assert not {"--like", "--sufficient"} & set(str(from_json(to_json(circuit)).story()).split())  # no model: no advice
 
 
 # -- prompts -------------------------------------------------------------------------------------------------------
@@ -483,3 +557,25 @@ def test_what_has_no_story_says_why(organism: Model, circuit: Circuit) -> None:
 def test_routes_know_where_they_stay() -> None:
     route = Route(((5, 2), (2, 1)), 1, 0.5)
     assert [route.token(stage) for stage in range(3)] == [5, 2, 1]
+
+
+def test_what_the_chat_template_wrote_is_no_content(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed after what was said, like function words, and no copy of the prompt has other words there."""
+    template = (
+        "<bos>{% for message in messages %}{% if loop.first and message.role == 'user' %} Leo: good.{% endif %}"
+        " {{ {'system': 'Leo', 'user': 'Anna', 'assistant': 'Paul'}[message.role] }}: {{ message.content }}."
+        "{% endfor %}{% if add_generation_prompt %} Paul:{% endif %}"
+    )
+    monkeypatch.setattr(organism.tokenizer, "chat_template", template)
+    said = [{"role": "user", "content": "Mary gave Anna a cup"}, {"role": "assistant", "content": "Paul went"}]
+    run = organism.run([*said, {"role": "user", "content": "Look : Anna"}])
+    around = template_tokens(run)
+    assert "".join("." if t in around else "x" for t in range(len(run))) == "...x...xxxxx...xx...xxx..."
+    assert {run.tokens[t] for word in words_of(run).content for t in word} == {
+        *("good", "Mary", "gave", "Anna", "cup", "Paul", "went", "Look")
+    }
+    begun = organism.run([{"role": "system", "content": "good"}, *said])  # the assistant goes on: nothing follows
+    assert sorted(template_tokens(begun)) == [0, 1, 2, 4, 5, 6, 12, 13, 14]
+    words = deciding_words(run, Metric(len(run) - 1, (run.token_ids[8],)), {})
+    assert {word.tokens[0] for word in words if not word.minor} == {3, 7, 8, 9, 11, 15, 16, 20, 22}
+    assert template_tokens(organism.run("Paul : Mary")) == {0}  # a text that is no conversation

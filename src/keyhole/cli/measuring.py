@@ -79,7 +79,11 @@ class Measuring(Baseline):
             raise KeyholeError(f"{' and '.join(given[:2])} are two baselines: give one of them.")
         if self.text is not None and (story or self.sufficient):
             option = "--story" if story else "--sufficient"
-            raise KeyholeError(f"--text is no baseline of {option}: give --like resting, or leave out {option}.")
+            raise KeyholeError(
+                f"--text is a baseline of effects and faithfulness, and not of {option}: averages over any text are "
+                "far from this prompt, and a few paths or edges keep little of its answer against them. Give prompts "
+                f"like this one (--like FILE), --like resting for averages all the same, or leave out {option}."
+            )
         if (self.level, self.both_signs) != (LEVEL, False) and not self.sufficient:
             raise KeyholeError("--level and --both-signs are of circuits that suffice: add --sufficient.")
         if given and not (self.effects or self.sufficient or self.faithfulness or story):

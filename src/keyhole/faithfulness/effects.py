@@ -187,7 +187,7 @@ def measure(
     if "edges" in what:
         masks |= {joint: all_but(np.array([joint])) for joint in joints if joint is not None}
     progress = progress or silent
-    answers = question.answers(list(masks.values()), part_of(progress, 0.0, 0.7))
+    answers = question.answers(list(masks.values()), part_of(progress, 0.0, 0.5))
     lost = dict(zip(masks, (everything - answers).tolist(), strict=True))
     words, nodes = (tuple(None if p is None else lost[p] for p in places[name]) for name in ("words", "nodes"))
     words += (None,) * (len(circuit.tokens) - len(words)) if words else ()
@@ -201,7 +201,8 @@ def measure(
         )
         return replace(measured, note=f"{measured.note}; {small}" if measured.note else small)
     if "shares" in what:
-        measured = replace(measured, **_shares(circuit, question, joints))
+        shared = question.with_shares(part_of(progress, 0.5, 0.8))
+        measured = replace(measured, **_shares(circuit, shared, joints))
     if "faithfulness" in what:
         edges = circuit_edges(circuit, question)
         measured = replace(measured, faithfulness=faithfulness(edges, question, progress=part_of(progress, 0.8, 1.0)))

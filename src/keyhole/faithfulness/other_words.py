@@ -11,6 +11,7 @@ text of the same shape. Two things come of it, both from real text:
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 
 from keyhole.circuits.records import Writer
+from keyhole.faithfulness.template import template_tokens
 from keyhole.intervene.removal import Metric
 from keyhole.intervene.writers import estimate
 from keyhole.models.numbers import exact_matmul
@@ -32,6 +34,8 @@ MORE = 24  # of words of which these leave open whether they matter
 OPEN = 2.0  # standard errors between the mean effect and the smallest that matters: less leaves it open
 WORDS = 48  # of long prompts, so many are tried: those that the answer hangs on most, to first order
 LIKELY = 64  # other words to draw from
+FOLLOWS = 16  # tokens by which others are chosen for the first one, itself among them
+SCORED = 16  # such texts in one batch, of which every token's logits are needed
 TOKENS = 2048  # in one batch
 _FUNCTION_WORDS = """
 a about above after again against all also am an and any are as at be because been before being below between both
@@ -68,12 +72,12 @@ def is_function_word(text: str) -> bool:
 
 
 def is_minor(text: str) -> bool:
-    """Is it a function word of English, or a mark between clauses? Brackets, signs and numbers are not.
+    """Is it a function word of English, a mark between clauses, or space? Brackets, signs and numbers are not.
 
-    >>> is_minor(" the"), is_minor(","), is_minor("("), is_minor(" Mary")
-    (True, True, False, False)
+    >>> is_minor(" the"), is_minor(","), is_minor(" "), is_minor("("), is_minor(" Mary")
+    (True, True, True, False, False)
     """
-    return text.strip().lower() in FUNCTION or (text.strip() != "" and set(text.strip()) <= set(".,;:!?"))
+    return text.strip().lower() in FUNCTION or set(text.strip()) <= set(".,;:!?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +120,11 @@ class Words:
 
     @property
     def content(self) -> tuple[tuple[int, ...], ...]:
-        """Those that are no function words, and no punctuation."""
+        """Those that are no function words, no punctuation, and nothing that the chat template wrote."""
+        template = template_tokens(self.run)
         texts = ["".join(self.run.tokens[t] for t in word) for word in self.words]
-        return tuple(word for word, text in zip(self.words, texts, strict=True) if not is_function_word(text))
+        pairs = zip(self.words, texts, strict=True)
+        return tuple(word for word, text in pairs if not is_function_word(text) and not template.issuperset(word))
 
     def copies(self, chosen: Sequence[Sequence[int]], n: int, *, seed: int | None = None) -> list[tuple[int, ...]]:
         """The prompt n times with these words exchanged; tokens that are equal become equal ones.
@@ -138,13 +144,8 @@ class Words:
 
     def _others(self, token: int, n: int, rng: np.random.Generator | None) -> Int[np.ndarray, "n"]:
         """Tokens of the same form, by how likely the model finds each of them here."""
-        run, known = self.run, vocabulary_of(self.run.model)
-        form, text = form_of(run.tokens[token]), known.words[run.token_ids[token]]
-        assert form is not None
-        small = is_function_word(text) or len(text) == 1
-        pool = known.every[form] if small or form not in known.forms else known.forms[form]
-        pool = pool[[known.words[i] != text for i in pool]]
-        likely = run.logits[token - 1].double().cpu().numpy()[pool]
+        run, pool = self.run, self._alike(token)
+        likely = self._first if token == 0 else run.logits[token - 1].double().cpu().numpy()[pool]
         best = np.argsort(-likely)[:LIKELY]
         if rng is None:
             return np.asarray(pool[np.resize(best, n)])
@@ -152,19 +153,57 @@ class Words:
         weights = weights / weights.sum() + 1e-6
         return np.asarray(pool[rng.choice(best, n, replace=len(best) < n, p=weights / weights.sum())])
 
+    def _alike(self, token: int) -> Int[np.ndarray, "alike"]:
+        """Other tokens of the same form; function words and single letters only for one of them."""
+        known = vocabulary_of(self.run.model)
+        form, text = form_of(self.run.tokens[token]), known.words[self.run.token_ids[token]]
+        assert form is not None
+        small = is_function_word(text) or len(text) == 1
+        pool = known.every[form] if small or form not in known.forms else known.forms[form]
+        return pool[[known.words[i] != text for i in pool]]
+
+    @cached_property
+    def _first(self) -> Float[np.ndarray, "alike"]:
+        """How likely others are in the place of the first token."""
+        return likely_first(self.run, self._alike(0))
+
+
+def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray, "token"]:
+    """Which of these tokens could stand first? Nothing stands before it: those of its kind, by what follows.
+
+    log P(what follows | the token) of those whose embeddings are nearest to its own; the others are at -inf.
+    """
+    follows, embedding = run.token_ids[1:FOLLOWS], run.model.hf.get_input_embeddings().weight
+    with torch.no_grad(), exact_matmul():
+        own, others = embedding[run.token_ids[0]].float(), embedding[torch.as_tensor(pool)].float()
+        middle = others.mean(0)  # which all have in common, and which says nothing of any
+        near = torch.cosine_similarity(others - middle, own - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
+        texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.hf.device)
+        said = [_said(run.model, texts[start : start + SCORED]) for start in range(0, len(near), SCORED)]
+    scores = np.full(len(pool), -np.inf)
+    scores[near] = torch.cat(said).cpu().numpy()
+    return scores
+
+
+def _said(model: "Model", texts: Int[torch.Tensor, "text pos"]) -> Float[torch.Tensor, "text"]:
+    """The log-probability of texts after their first tokens."""
+    logits: torch.Tensor = model.hf(texts).logits[:, :-1].double()
+    return (logits.gather(2, texts[:, 1:, None])[..., 0] - logits.logsumexp(2)).sum(1)
+
 
 def words_of(run: "Run") -> Words:
     """The words of a prompt that can be exchanged: pieces of one word together, digits one by one.
 
-    The first token is left out: without it heads lose their sink, whatever it says.
+    A first token that the tokenizer puts there is none. Any other one is: where heads rest on it, they rest on the
+    token that stands there instead.
     """
     known, special = vocabulary_of(run.model), set(run.model.tokenizer.all_special_ids)
     words: list[list[int]] = []
     for t, (token, text) in enumerate(zip(run.token_ids, run.tokens, strict=True)):
         form = form_of(text)
-        if t == 0 or form not in known.every or token in special:
+        if form not in known.every or token in special:
             continue
-        goes_on = known.spaced and form == (False, "letters") and run.tokens[t - 1].strip().isalpha()
+        goes_on = t > 0 and known.spaced and form == (False, "letters") and run.tokens[t - 1].strip().isalpha()
         if goes_on and words and words[-1][-1] == t - 1:
             words[-1].append(t)
         else:

@@ -17,6 +17,8 @@ from keyhole.circuits.records import Writer
 
 LEAD = 1.0  # logits: effects are no shares of a smaller lead, which many things are several times as large as
 EITHER = 3.0  # times the smallest effect that matters: so much an exchange must help, and another hurt
+MANY = 0.5  # of the exchanges of a word: with so many of another answer it decides, whatever their mean
+SOME = 0.25  # of the exchanges that help, and of those that hurt: their mean says little
 MATTERS, LEAST = 0.1, 0.3  # a word or path matters if its effect is this share of the lead; or so many logits or nats
 
 
@@ -30,6 +32,18 @@ class Word:
     flips: float | None = None  # share of the copies with another word in which the answer is no longer preferred
     minor: bool = False  # a function word, or a mark between clauses
     span: tuple[float, float] | None = None  # the effect in the copy with the smallest, and in that with the largest
+    lost: float = 1.0  # share of the copies in which the answer loses the smallest effect that matters, or more
+    gained: float = 0.0  # share of those in which it gains as much
+
+    @property
+    def disagrees(self) -> bool:
+        """Do some exchanges hurt the answer and others help it, so that their mean says little?"""
+        return min(self.lost, self.gained) >= SOME
+
+    @property
+    def order(self) -> tuple[bool, float, float]:
+        """By which words are listed: function words last; those that change the answer more often, then the most."""
+        return self.minor, -(self.flips or 0.0), -abs(self.effect)
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ class Story:
     unfollowed: Mapping[str, float]  # that ends before it reaches a word, by reason
     metric: Literal["logit difference", "log-probability"] | None = None  # of effects; None: not measured
     answer: float | None = None  # the metric in the prompt
-    words: tuple[Word, ...] = ()  # the largest effect first, whatever its sign; function words after all others
+    words: tuple[Word, ...] = ()  # by `Word.order`
     words_by: str = ""  # how their effects were measured
     baseline: str = ""  # of steps and paths
     nothing: float | None = None  # the metric with every writer at the baseline
@@ -90,15 +104,26 @@ class Story:
 
     @property
     def decisive(self) -> tuple[Word, ...]:
-        """All words that matter, with either sign."""
-        return tuple(word for word in self.words if abs(word.effect) >= self.least)
+        """Words whose exchanges mostly change the answer, or agree that it owes them something, of either sign."""
+        return tuple(word for word in self.words if self._decides(word))
+
+    def _decides(self, word: Word) -> bool:
+        agreed = abs(word.effect) >= self.least and not word.disagrees
+        return agreed or (word.flips or 0.0) >= MANY
 
     @property
     def either_way(self) -> tuple[Word, ...]:
-        """Words whose effect is small on average, because some exchanges help the answer and others hurt it."""
+        """Other words that matter: some exchanges help the answer and others hurt it."""
         far = EITHER * self.least
-        spread = [word for word in self.words if word.span is not None and word.span[0] <= -far and far <= word.span[1]]
-        return tuple(word for word in spread if word not in self.decisive)
+        return tuple(
+            word
+            for word in self.words
+            if not self._decides(word)
+            and (
+                abs(word.effect) >= self.least
+                or (word.span is not None and word.span[0] <= -far and far <= word.span[1])
+            )
+        )
 
     @property
     def held(self) -> float:

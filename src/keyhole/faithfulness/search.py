@@ -31,6 +31,10 @@ Result = TypeVar("Result")
 OVER = 1.2  # what is kept of the gap at most; at least: LEVEL
 BOTH_OVER = 1.1  # at most, of a circuit with edges of both signs
 LEAST_GAP = 1.0  # logits or nats: a smaller gap cannot be shared out
+WIDER = (  # what to do where it is smaller
+    "To measure it, give a prompt of as many tokens with another answer (--counterfactual) or prompts like this one "
+    "(--like FILE); with either, --sufficient searches for the edges that carry the answer."
+)
 ROUNDS = 12  # of pruning, at most
 STEPS = 24  # of a search, about: two for each round that it usually takes
 PARTS = (0.35, 0.45, 0.55, 0.65, 0.74, 0.82, 0.88, 0.93)  # of what is kept, tried side by side

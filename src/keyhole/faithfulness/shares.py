@@ -29,7 +29,7 @@ from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
 from keyhole.faithfulness.wiring import Reach, Wiring, reach_of
 from keyhole.intervene.removal import Metric, Question
 from keyhole.models.numbers import exact_matmul
-from keyhole.progress import Progress, silent
+from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Shares:
         return float(self.values.sum()) / self.gap if self.gap else float("nan")
 
 
-def shares(masked: Masked, metric: "Metric", prompt: int = 0) -> Shares:
+def shares(masked: Masked, metric: "Metric", prompt: int = 0, progress: Progress | None = None) -> Shares:
     """Shares of all token-level edges of one prompt; as many points as it takes to add up within 5 %, at most 32."""
-    return shares_together(masked, [metric], [prompt])[0]
+    return shares_together(masked, [metric], [prompt], progress)[0]
 
 
 def shares_together(
@@ -86,7 +86,8 @@ def shares_together(
     points, left = FEWEST, list(range(len(prompts)))
     while left:
         cells = [placed(looks, answers[i], points) for i in left]
-        values = integrated(masked, [metrics[i] for i in left], cells, [prompts[i] for i in left], progress)
+        part = part_of(progress or silent, 1 - FEWEST / points, 1 - FEWEST / (2 * points))  # more points may follow
+        values = integrated(masked, [metrics[i] for i in left], cells, [prompts[i] for i in left], part)
         for i, of_prompt in zip(left, values, strict=True):
             done[i] = Shares(of_prompt, float(answers[i, -1]), float(answers[i, 0]), points)
         left = [i for i in left if points < MOST and abs(done[i].completeness - 1) > CLOSE and done[i].gap]
@@ -263,6 +264,11 @@ class MaskedQuestion(Question):
     def shares(self) -> Shares:
         """Shares of all edges; computed when first asked for."""
         return shares(self.masked, self.metric) if self.precomputed is None else self.precomputed
+
+    def with_shares(self, progress: Progress | None = None) -> "MaskedQuestion":
+        """The same with its shares computed; as it is, if they are."""
+        known = self.precomputed is not None or "shares" in vars(self)
+        return self if known else replace(self, precomputed=shares(self.masked, self.metric, progress=progress))
 
     @cached_property
     def reach(self) -> Reach:

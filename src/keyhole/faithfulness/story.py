@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.records import OFFSETS, Writer
+from keyhole.circuits.records import OFFSETS, Sufficient, Writer
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes
 from keyhole.faithfulness.routes import Group, Kind, Path, Route, Step, Story, Ways, Word, groups_on, verdict
+from keyhole.faithfulness.search import WIDER
 from keyhole.faithfulness.words import check_roles, measured, role_of
 from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.models.tokens import Prompt, token_label
@@ -31,6 +32,7 @@ from keyhole.settings.measuring import StoryOptions, StorySettings
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
+LITTLE = 0.5  # of the gap: paths that keep less leave most of the answer unexplained
 NAMED, MOST = 0.1, 4  # writers that carry this share of a path are named, so many of them at most
 CONSTANT = ("bias", *OFFSETS)  # written whatever the prompt says
 
@@ -53,6 +55,11 @@ def tell(
     at the baseline. `roles` are the positions of a task's actors (`example.positions(run)`): without them no step is
     called by a task's words.
     """
+    if isinstance(circuit.parameters, Sufficient):
+        raise KeyholeError(
+            "this circuit suffices: its edges have shares and no influence, along which stories are told. Print the "
+            "circuit itself, or trace the prompt for a story."
+        )
     if not circuit.influence:
         raise KeyholeError(
             "this circuit ends at MLPs and does not account for influence, so it has no story: trace it with "
@@ -158,8 +165,8 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
             lines += _folded([*steps, "answer"], f"{path_numbers(path)}  ", " -> ", width, further=_INDENT)
             for name in _names(story, path, names or {}):
                 lines += _folded(name.split(), " " * _INDENT, " ", width)
-    for sentence in (together(story), " ".join(held_pieces(story)) + ".", story.note and f"Note: {story.note}"):
-        lines += _folded(sentence.split(), "", " ", width) if sentence else []
+    for sentence in closing(story):
+        lines += _folded(sentence.split(), "", " ", width)
     lines += _folded(numbers_legend(story, long=long).split(), "", " ", width)
     if legend := words_legend(story, long=long).split():
         lines += _folded(legend, "", " ", width)
@@ -173,22 +180,19 @@ def words_pieces(story: Story) -> list[str]:
     major = [word for word in story.decisive if not word.minor]
     minor = [word for word in story.decisive if word.minor]
     if not major and not minor:
-        return [
-            f"No word alone decides: each changes the {story.metric} by less than {story.least:.2f}.",
-            *either_way(story),
-        ]
+        average = " on average" * bool(story.either_way)
+        none = f"No word alone decides: each changes the {story.metric} by less than {story.least:.2f}{average}."
+        return [none, *either_way(story)]
     pieces = ["Words that decide:", *_listed(story, major)] if major else ["No content word alone decides."]
-    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else []), *either_way(story)]
+    pieces += either_way(story, minor=False)
+    minor += [word for word in story.either_way if word.minor]
+    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else [])]
 
 
-def either_way(story: Story) -> list[str]:
-    """Words whose exchanges help or hurt, as it happens; empty if there are none."""
-    if not story.either_way:
-        return []
-    ranges = [
-        f"{word_text(story, word)} {word.span[0]:+.2f} to {word.span[1]:+.2f}" for word in story.either_way if word.span
-    ]
-    return ["Either way, by what stands there instead:", ", ".join(ranges) + "."]
+def either_way(story: Story, *, minor: bool = True) -> list[str]:
+    """Words whose exchanges help or hurt, as it happens, function words among them or not; empty if there are none."""
+    words = [word for word in story.either_way if minor or not word.minor]
+    return ["Either way, by what stands there instead:", *_listed(story, words)] if words else []
 
 
 def _listed(story: Story, words: Sequence[Word]) -> list[str]:
@@ -196,8 +200,10 @@ def _listed(story: Story, words: Sequence[Word]) -> list[str]:
 
 
 def word_label(story: Story, word: Word) -> str:
-    """A word with what the answer owes to it: 4:Italy +8.4 (4 of 8 change the answer)."""
+    """A word with what the answer owes to it, as a range where its exchanges disagree: 4:Italy +8.40."""
     flips = f" (another answer in {word.flips:.0%})" if word.flips else ""
+    if word.span is not None and (word.disagrees or word in story.either_way):
+        return f"{word_text(story, word)} {word.span[0]:+.2f} to {word.span[1]:+.2f}{flips}"
     return f"{word_text(story, word)} {word.effect:+.2f}{flips}"
 
 
@@ -221,6 +227,13 @@ def path_numbers(path: Path) -> str:
     return f"{path.share:5.1%}" + ("" if path.effect is None else f" {path.effect:+7.2f}")
 
 
+def closing(story: Story) -> list[str]:
+    """What is said after the paths: what they carry together, what is odd about them, and what is missing."""
+    note = story.note and f"Note: {story.note.rstrip('.')}."
+    sentences = [together(story), beyond(story), " ".join(held_pieces(story)) + ".", note, advice(story)]
+    return [sentence for sentence in sentences if sentence]
+
+
 def together(story: Story) -> str:
     """What the paths carry together; empty if it was not measured."""
     if story.kept is None or story.cut is None:
@@ -230,6 +243,31 @@ def together(story: Story) -> str:
         f"With {these} alone {story.kept:.0%} of the answer's gap to the baseline remains, without "
         f"{'it' if len(story.paths) == 1 else 'them'} {story.cut:.0%}."
     )
+
+
+def beyond(story: Story) -> str:
+    """Which paths' effects are larger than the whole lead, and what that means; empty if none is."""
+    over = [path.effect for path in story.paths if path.effect is not None and path.effect > (story.answer or 0.0)]
+    if not story.in_shares or not over:
+        return ""
+    which = f"One path's effect ({over[0]:+.2f}) is"
+    if len(over) > 1:
+        which = f"Effects of {len(over)} paths (up to {max(over):+.2f}) are"
+    return (
+        f"{which} larger than the whole {story.metric} of {story.answer:+.2f}: cut alone, such a path leaves edges "
+        "that speak for another answer. Effects are no shares and do not add up."
+    )
+
+
+def advice(story: Story) -> str:
+    """What to ask instead where the paths keep little of the answer, or where that could not be measured."""
+    if not story.baseline or not story.paths:  # no model to measure with, or one that no pass with masks takes
+        return ""
+    if story.kept is None:
+        return WIDER
+    if story.kept < LITTLE:
+        return "These paths are no explanation of the whole answer: --sufficient searches for edges that carry it."
+    return ""
 
 
 def _names(story: Story, path: Path, names: Mapping[Edge, str]) -> list[str]:

@@ -19,6 +19,7 @@ from keyhole.faithfulness.other_words import COPIES, MORE, Words, effects_of_wor
 from keyhole.faithfulness.routes import Move, Path, Step, Story, Word, least_effect, verdict
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.shares import MaskedQuestion, question, until_answer
+from keyhole.faithfulness.template import template_tokens
 from keyhole.faithfulness.token_masks import EdgeList, all_but, no_edges, only
 from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.removal import Metric
@@ -74,14 +75,16 @@ def _influences(story: Story) -> Mapping[int, float]:
 def deciding_words(
     run: "Run", metric: Metric, influences: Mapping[int, float], *, progress: Progress | None = None
 ) -> tuple[Word, ...]:
-    """The words of a prompt by the size of their effect, each exchanged for others; function words after the rest."""
-    answer, words = metric.of(run.logits[metric.end]), []
+    """The words of a prompt, each exchanged for others: those that change the answer most often first."""
+    answer, words, template = metric.of(run.logits[metric.end]), [], template_tokens(run)
     least = least_effect(answer, lead=bool(metric.against))
     for tokens, lost in effects_of_words(run, metric, least=least, progress=progress).items():
         flips = float((lost > answer).mean()) if metric.against else None
         share = sum(influences.get(token, 0.0) for token in tokens)
         span = (float(lost.min()), float(lost.max()))
-        words.append(Word(tokens, float(lost.mean()), share, flips, is_minor(_text(run, tokens)), span))
+        minor = is_minor(_text(run, tokens)) or template.issuperset(tokens)
+        far = float((lost >= least).mean()), float((lost <= -least).mean())
+        words.append(Word(tokens, float(lost.mean()), share, flips, minor, span, *far))
     return _ranked(words)
 
 
@@ -94,7 +97,7 @@ def _with_words(story: Story, run: "Run", metric: Metric, progress: Progress) ->
 
 
 def _ranked(words: list[Word]) -> tuple[Word, ...]:
-    return tuple(sorted(words, key=lambda word: (word.minor, -abs(word.effect))))
+    return tuple(sorted(words, key=lambda word: word.order))
 
 
 def _text(run: "Run", tokens: tuple[int, ...]) -> str:
@@ -103,11 +106,16 @@ def _text(run: "Run", tokens: tuple[int, ...]) -> str:
 
 def _with_words_at(story: Story, question: MaskedQuestion) -> Story:
     """Effects of words at the baseline of the rest: of its embedding, at each token."""
-    influences, places = _influences(story), range(1, len(question.run))
+    influences, places = _influences(story), range(len(question.run))
     answers = question.answers([all_but(out_of(question.masked.wiring, 0, token)) for token in places])
-    lost = (question.ends[0] - answers).tolist()
+    lost, template = (question.ends[0] - answers).tolist(), template_tokens(question.run)
     words = [
-        Word((token,), effect, influences.get(token, 0.0), minor=is_minor(question.run.tokens[token]))
+        Word(
+            (token,),
+            effect,
+            influences.get(token, 0.0),
+            minor=is_minor(question.run.tokens[token]) or token in template,
+        )
         for token, effect in zip(places, lost, strict=True)
     ]
     by = f"its embedding at {question.baseline}"

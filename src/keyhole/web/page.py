@@ -25,14 +25,13 @@ from keyhole.errors import KeyholeError
 from keyhole.faithfulness.routes import Path as StoryPath
 from keyhole.faithfulness.routes import Story, Word
 from keyhole.faithfulness.story import (
+    closing,
     either_way,
     headed,
-    held_pieces,
     numbers,
     numbers_legend,
     step_label,
     tell,
-    together,
     word_label,
     word_text,
     words_legend,
@@ -274,8 +273,7 @@ def story_lines(circuit: Circuit, story: Story) -> list[dict[str, Any]]:
         if heading:
             lines.append({"text": heading, "heading": True, "about": at if number == 0 else ""})
         lines += [_path_line(index, circuit, path) for path in paths]
-    closing = [together(story), " ".join(held_pieces(story)) + ".", story.note and f"Note: {story.note}"]
-    lines += [{"text": text} for text in closing if text]
+    lines += [{"text": text} for text in closing(story)]
     return [*lines, *({"text": text, "legend": True} for text in (numbers_legend(story), words_legend(story)) if text)]
 
 
@@ -288,7 +286,7 @@ def _word_lines(index: Mapping[Node, int], story: Story) -> list[dict[str, Any]]
     heading = "Words that decide" if major else "No content word alone decides"
     lines: list[dict[str, Any]] = [{"text": heading, "heading": True, "about": f"effect: {story.words_by}"}]
     lines += [_word_line(index, story, word) for word in decisive]
-    if others := len(story.words) - len(decisive):
+    if others := len(story.words) - len(decisive) - len(story.either_way):
         subject = "The other word changes" if others == 1 else f"Each of the other {others} words changes"
         lines.append({"text": f"{subject} the {story.metric} by less than {story.least:.2f} on average."})
     if either := either_way(story):

@@ -35,6 +35,10 @@ _REPLACED = {
     "resting": "the resting state",
     "zero": "nothing, which under a norm is no valid baseline",
 }
+_SIGNED = (  # added to the summary
+    " With signed scores, edges that hold the answer back come last, so f can rise above 1 on the way, and CMD counts "
+    "that: compare methods by CMD with --ranking absolute."
+)
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # MIB's
 RESAMPLED = 1000
 
@@ -234,7 +238,7 @@ class Curves(Reported):
             f"{self.name}: {edges}, {where}, by {self.settings.ranking} scores; what is cut is replaced by {change}. "
             f"Logit difference: {self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. "
             "Edges that a method did not find come last, in random order; f above 1 is no success. 95 % intervals over "
-            "prompts."
+            f"prompts.{'' if self.settings.ranking == 'absolute' else _SIGNED}"
         )
 
     @property

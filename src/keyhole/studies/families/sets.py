@@ -148,7 +148,10 @@ class Met:
         term = self.terms.of(number[row] << _CHANNEL | (channel + 1))
         value = (block.influence / shares)[row] if weighted else np.ones(len(row))
         if np.isnan(value).any():
-            raise KeyholeError("these circuits keep to heads and have no influence to weigh by: trace through MLPs.")
+            raise KeyholeError(
+                "these circuits suffice or keep to heads and have no influence to weigh by: leave out --weighted, or "
+                "trace through MLPs and without --sufficient."
+            )
         return circuit[row].astype(np.int32), term.astype(np.int32), value
 
     def in_order(self, roles: tuple[str, ...]) -> tuple[tuple[Term, ...], Int[np.ndarray, "terms"]]:
