@@ -42,7 +42,10 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
     model = tiny_model(variant)
     circuit = circuit_of(model)
     assert circuit.run is not None and circuit.mlps
-    read = read_mlps(from_json(to_json(circuit)), circuit.run)
+    kept = from_json(to_json(circuit))
+    read = read_mlps(replace(kept, directions={}), circuit.run)
+    for node, mlp in read_mlps(kept, circuit.run).items():
+        assert float((mlp.direction - read[node].direction).norm()) <= 1e-4 * float(read[node].direction.norm())
     assert set(read) == {one.node for one in circuit.mlps}
     writes, src_read = Writes([circuit.run]), set()
     for edge in circuit.edges:  # src-side signals that do their work elsewhere hand influence, but no direction
@@ -53,7 +56,7 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
             done = float(direction_of(firing, signal, writes) @ written(writes, signal.writer))
             src_read |= {edge.sender} if done < 0.1 * signal.ig else set()
     for node, one in read.items():
-        s = float(one.direction @ one.place.own[0])
+        s = float(one.direction @ one.place.wrote[0])
         expected = pytest.approx(circuit.influence[node], rel=1e-4)
         assert s == expected if node not in src_read else 0 < s < circuit.influence[node]
     assert set(read) - src_read
@@ -132,7 +135,7 @@ def test_a_constant_that_is_a_cause_goes_with_the_others(circuit: Circuit) -> No
     assert {row.node for row in rows} == others and all(row.agrees and abs(row.drop) > 0.01 for row in rows)
     changed = -place.write(place.x0)[0]
     (row,) = [row for row in only.verify(draws=0, edges=False).mlps if row.node == first.node]
-    gone = answers_without(run, [[node.writer]], metric_of(circuit), instead={node.writer: place.own[0] + changed})
+    gone = answers_without(run, [[node.writer]], metric_of(circuit), instead={node.writer: place.wrote[0] + changed})
     assert row.agrees and row.metric_after == pytest.approx(gone[0], abs=1e-3)
 
 
@@ -141,8 +144,19 @@ def test_circuits_from_a_probe_can_be_verified(gpt2: Model) -> None:
     direction = run.final_resid[-1] - run.layers[0].resid[-1]
     circuit = trace(run, metric=Probe(direction, len(run.layers)), tau=0.1)
     assert circuit.mlps and circuit.verify(draws=0, edges=False).mlps and circuit.verify(mode="chain").agrees
-    read = from_json(to_json(circuit)).verify(gpt2, draws=0, edges=False)
-    assert not read.mlps and "keeps no probe's direction" in str(read)
+    kept = from_json(to_json(circuit))
+    mlps = kept.verify(gpt2, draws=0, edges=False).mlps
+    assert [row.after for row in mlps] == [row.after for row in circuit.verify(draws=0, edges=False).mlps] != []
+    assert kept.verify(gpt2, mode="chain").agrees
+    older = replace(kept, directions={}).verify(gpt2, draws=0, edges=False)
+    assert not older.mlps and "kept no probe's direction" in str(older)
+
+
+def test_a_direction_that_nothing_is_written_along_is_refused(circuit: Circuit) -> None:
+    node = circuit.mlps[0].node
+    changed = {**circuit.directions, node: -circuit.directions[node]}
+    with pytest.raises(KeyholeError, match=f"node {node} of the circuit .* the file was changed"):
+        replace(circuit, directions=changed).verify(draws=0, edges=False)
 
 
 def test_rounding_of_the_models_own_precision_is_no_difference() -> None:

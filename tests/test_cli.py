@@ -635,7 +635,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
 def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
     plain = ("--target", "Mary", "--through", "heads", "--no-faithfulness")
     done = keyhole("trace", PROMPT, *plain, "--out", str(tmp_path / "C.JSON"))
-    assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 1
+    assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 4
 
 
 def test_sinks_mean_the_same_everywhere() -> None:

@@ -80,6 +80,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "keyhole.intervene": dict.fromkeys(
         ("Arithmetic", "Cause", "Causes", "Row", "Verification", "verify"), "keyhole.faithfulness"
     ),
+    "keyhole.naming.subjects": {"random_subjects": "keyhole.naming.naming"},
     "keyhole.tracing.mlps": dict.fromkeys(("Through", "toward"), "keyhole.tracing.mlp_directions"),
 }  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {

@@ -21,6 +21,9 @@ Table = TypeVar("Table", bound="Columns[Any]")
 Indices = Int[np.ndarray, "row"]
 Numbers = Float[np.ndarray, "row"]
 Texts = Shaped[np.ndarray, "row"]
+# Along which direction each explained MLP's write is read, by its node: what all its readers together read, each by its
+# influence. With them, MLPs are verified without deriving anew, from the answer down, who reads what.
+Directions = Mapping[int, Float[np.ndarray, "d_model"]]
 BOTH: tuple[SideName, SideName] = ("dest", "src")
 SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")  # of an MLP
 NONE = -1  # the layer of the target, the head of all that is no head; None among numbers is NaN

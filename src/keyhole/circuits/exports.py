@@ -22,11 +22,10 @@ from xml.etree import ElementTree
 from keyhole.brief import Table, as_dataframe
 from keyhole.circuits.circuit import Circuit, EdgeSide, Node
 from keyhole.circuits.consistency import require_model
-from keyhole.circuits.records import Component
+from keyhole.circuits.records import Component, Sizes
 from keyhole.circuits.text import node_label, score_of, sufficing
 from keyhole.errors import KeyholeError
 from keyhole.files import xml_text
-from keyhole.models.facts import mlp_facts
 from keyhole.strict import is_index, is_number, is_whole, parse_json, quoted, read_text, require
 
 if TYPE_CHECKING:
@@ -289,8 +288,8 @@ def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
 
     Those graphs know no tokens: edges of all tokens between two components are summed. Their scores are shares, which
     have a sign, where these were measured; else influence, where a circuit goes through MLPs. Biases and offsets have
-    no place there and are left out, and so are the signals attached to a circuit that suffices. The sizes of the model
-    have: a circuit that was read from a file needs the `model` that made it.
+    no place there and are left out, and so are the signals attached to a circuit that suffices. Such files have the
+    sizes of the model: a circuit of an older file or a store, which does not know them, needs the `model` that made it.
     """
     if any(node.kind == "mixer" for node in circuit.nodes):
         raise KeyholeError(
@@ -331,13 +330,12 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
 def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:
     """What EAP-IG makes all edges of a model from."""
     model = model if model is not None or circuit.run is None else circuit.run.model
-    if model is None:
-        raise KeyholeError(
-            "files for MIB tell the sizes of the model, which a circuit from a file does not know: give it."
-        )
-    require_model(circuit, model)
-    facts, dims = mlp_facts(model.hf.config), model.dims
-    if facts is None:
-        raise KeyholeError(f"it is not known of {model.name} what its MLPs read, which files for MIB tell.")
-    sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model}
-    return {**sizes, "parallel_attn_mlp": facts.parallel}
+    if model is not None:
+        require_model(circuit, model)
+    sizes = circuit.sizes if model is None else Sizes.of(model)
+    if sizes is None:
+        raise KeyholeError("files for MIB have the sizes of the model, which this circuit does not know: give it.")
+    if sizes.parallel is None:
+        raise KeyholeError(f"it is not known what MLPs of {circuit.model['name']} read, which files for MIB say.")
+    numbers = {"n_layers": sizes.layers, "n_heads": sizes.heads, "d_model": sizes.d_model}
+    return {**numbers, "parallel_attn_mlp": sizes.parallel}

@@ -10,10 +10,11 @@ from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from keyhole.brief import head_name
-from keyhole.strict import quoted, read, require
+from keyhole.strict import Index, quoted, read, require
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Node
+    from keyhole.models.model import Model
     from keyhole.qk.omega import Basis
 
 Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset", "value_offset"]
@@ -107,6 +108,31 @@ class Removal:
     channel: int
     ig: float
     after: float  # the attention weight once this and all before it are gone
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large is the model that a circuit is of?"""
+
+    layers: Index
+    heads: Index  # of each layer
+    kv_heads: Index
+    d_head: Index
+    d_model: Index
+    vocab: Index
+    parallel: bool | None  # do MLPs read what their layer's heads read? None: it is not known what they read
+
+    @classmethod
+    def of(cls, model: "Model") -> "Sizes":
+        """Those of a model."""
+        from keyhole.models.facts import mlp_facts  # torch, which records do without
+
+        facts, dims = mlp_facts(model.hf.config), model.dims
+        numbers = (dims.layers, dims.heads, dims.kv_heads, dims.d_head, dims.d_model, dims.vocab)
+        return cls(*numbers, None if facts is None else facts.parallel)
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers of {self.heads} heads, {self.d_model} dimensions and {self.vocab} tokens"
 
 
 # What did tracing choose? A frozen record per method, kept with the circuit and read back strictly.

@@ -11,7 +11,7 @@ import transformers
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.columns import Edges, Firings, Mlps, Nodes
 from keyhole.circuits.graph import Edge, EdgeSide, Node, Traced, TracedMlp
-from keyhole.circuits.records import Kind, Parameters, Place, Writer
+from keyhole.circuits.records import Kind, Parameters, Place, Sizes, Writer
 from keyhole.models.numbers import require_exact
 from keyhole.models.tokens import token_texts
 from keyhole.strict import printable
@@ -100,6 +100,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         edges=Edges.of(edges),
         firings=Firings.of(traced),
         run=run,
+        sizes=Sizes.of(run.model),
         probe=settings.metric.direction if isinstance(settings.metric, Probe) else None,
         **({} if flow is None else _accounted(flow, named, index)),
     )
@@ -126,8 +127,10 @@ def _unreached(kind: Kind) -> str:
 
 
 def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) -> dict[str, Any]:
-    """Influence and reasons of all nodes, the target last, and the MLPs that were explained."""
+    """Influence and reasons of all nodes, the target last, and the MLPs that were explained, with their directions."""
     leaves, mlps = flow.leaves(), []
+    read = [write.direction.float() for write in flow.mlps.values()]
+    along = torch.stack(read).cpu().numpy() if read else ()
     for writer, write in flow.mlps.items():
         causes = tuple(index[c.writer or offset_of(writer)] for c in write.causes)
         shares = {name: getattr(write, name) for name in ("offset", "left", "left_renormed", "kept", "cancellation")}
@@ -137,6 +140,7 @@ def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) ->
         "influence": (*(flow.influence.get(writer, 0.0) for writer in named), 1.0),
         "leaves": (*reasons, None),
         "mlps": Mlps.of(mlps),
+        "directions": {mlp.node: direction for mlp, direction in zip(mlps, along, strict=True)},
     }
 
 

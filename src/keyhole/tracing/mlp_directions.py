@@ -162,6 +162,7 @@ class Shares:
     kept: float
     cancellation: float
     neurons: tuple[tuple[int, float], ...]
+    direction: Float[Tensor, "d_model"]
 
     @classmethod
     def of(cls, write: MlpWrite) -> "Shares":

@@ -104,7 +104,7 @@ def answer_direction(writes: Writes, parameters: Parameters, probe: Tensor | Non
     end, targets = parameters.end, list(parameters.target_ids)
     if parameters.seeds == "probe":
         if probe is None:
-            raise KeyholeError("a circuit file keeps no probe's direction: trace again from the probe to verify MLPs.")
+            raise KeyholeError("this circuit keeps neither its probe nor directions of its MLPs: trace again.")
         return probe.to(writes.local)
     if parameters.seeds == "prob":
         answers = [Likely(0, end, tuple(targets))]

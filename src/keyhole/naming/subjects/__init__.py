@@ -1,5 +1,6 @@
 """What is named? Signals of circuits and stores, channels of heads, features of contrasts and discovered ones."""
 
+from keyhole._moved import names_of
 from keyhole.naming.subjects.kinds import channel_subjects as channel_subjects
 from keyhole.naming.subjects.kinds import contrast_subjects as contrast_subjects
 from keyhole.naming.subjects.kinds import discovered_subjects as discovered_subjects
@@ -15,3 +16,5 @@ __all__ = [
     "signal_subjects",
     "store_subjects",
 ]
+
+__getattr__ = names_of("keyhole.naming.subjects")

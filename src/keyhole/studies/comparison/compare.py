@@ -133,7 +133,8 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
     ours, reference = (mine, its.reference) if its.reference is not None else (its, mine.reference)
     assert reference is not None
     unified: Unified = ours.unified()
-    _require_fit(unified, reference)
+    sizes = None if ours.circuit is None else ours.circuit.circuit.sizes
+    _require_fit(unified, reference, None if sizes is None else (sizes.layers, sizes.heads))
     thresholds = sorted({*THRESHOLDS, threshold}) if unified.circuits > 1 else [0.0]
     notes = [reference.note] if reference.note else []
     if not _is_its_model(ours, reference):
@@ -174,9 +175,14 @@ def _is_its_model(ours: Operand, reference: Published) -> bool:
     return False
 
 
-def _require_fit(unified: Unified, reference: Published) -> None:
-    """Refuse a circuit of a smaller model, where the reference does not tell by its name."""
+def _require_fit(unified: Unified, reference: Published, shape: tuple[int, int] | None) -> None:
+    """Refuse a circuit of another model, where the reference does not name its own: by sizes, or by who is named."""
     layers, heads = reference.shape
+    if shape is not None and shape != reference.shape and not reference.model:
+        raise KeyholeError(
+            f"{reference.name} is of a model of {layers} layers and {heads} heads, and this circuit is of another "
+            f"model, of {shape[0]} layers and {shape[1]} heads."
+        )
     beyond = [end for end in unified.named if (end.layer or 0) >= layers or (end.head or 0) >= heads]
     if beyond and not reference.model:
         last = max(beyond, key=lambda component: (component.kind, component.key))
