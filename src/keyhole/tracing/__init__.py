@@ -19,7 +19,7 @@ mlps/          why an MLP wrote this
 from keyhole.circuits.records import Removal, Signal, Writer
 from keyhole.settings.tracing import TraceOptions as Options
 from keyhole.settings.tracing import TraceSettings
-from keyhole.tracing.answers import Likeliest, NextToken, NextTokens
+from keyhole.tracing.answers import Continuation, Likeliest, NextToken, NextTokens
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check
 from keyhole.tracing.firing import Firing, Side
@@ -34,6 +34,7 @@ from keyhole.tracing.writers import Split, split
 __all__ = [
     "Check",
     "Circuits",
+    "Continuation",
     "Firing",
     "Likeliest",
     "NextToken",

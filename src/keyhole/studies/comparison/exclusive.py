@@ -282,7 +282,7 @@ def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
     metric, run = metric_of(one.circuit), run_of(one.circuit, model)
     if not metric.targets:
         raise KeyholeError("these circuits have no answer to measure by: trace with a target.")
-    clean = metric.of(run.logits[metric.end])
+    clean = metric.of(run.logits[metric.at])
     if metric.against and clean <= 0:
         return None
     generator = torch.Generator().manual_seed(plan.seed + (one.prompt or 0))
