@@ -250,7 +250,7 @@ def _tree_legend(found: Circuit) -> str:
 def doubt(found: Circuit) -> None:
     """Notes, if the model hardly gives the traced answer or prefers it to the other, or the prompt is very short."""
     told = found.parameters
-    likely, other = sum(told.target_probability), sum(told.against_probability)
+    likely, other = told.likely, sum(told.against_probability)
     if told.target_probability and likely < _HARDLY:
         show.note(
             f"the model hardly believes this answer (probability {likely:.2g}): the circuit shows what speaks for "
