@@ -147,6 +147,7 @@ def test_graphml_without_networkx(circuit: keyhole.Circuit, tmp_path: Path) -> N
     assert ends == sorted((edge.sender, edge.receiver) for edge in circuit.edges)
 
 
+@pytest.mark.filterwarnings("error")  # of glyphs that a font has not
 def test_pictures_are_pictures(circuit: keyhole.Circuit, tmp_path: Path) -> None:
     """As others read them: an XML parser, Pillow, and what a PDF begins and ends with."""
     bell = replace(circuit, tokens=("\x07<a>&",) * len(circuit.tokens))
@@ -157,6 +158,12 @@ def test_pictures_are_pictures(circuit: keyhole.Circuit, tmp_path: Path) -> None
     with Image.open(tmp_path / "c.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 100 and len(picture.convert("RGB").getcolors(10**6)) > 10
     assert re.fullmatch(rb"%PDF-1\.\d.*startxref\n\d+\n%%EOF\n", (tmp_path / "c.pdf").read_bytes(), re.DOTALL)
+
+
+def test_tokens_in_pictures_are_no_mathematics(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    sums = replace(circuit, tokens=("$a_$",) * len(circuit.tokens))
+    sums.save(tmp_path / "sums.svg")
+    assert f"{circuit.parameters.end}:$a_$" in (tmp_path / "sums.svg").read_text()
 
 
 def test_another_models_circuit_is_refused(circuit: keyhole.Circuit) -> None:

@@ -120,10 +120,10 @@ def test_numbers_within_words_are_no_numbers() -> None:
 
 
 def test_what_is_pruned_is_said_where_words_are_promised() -> None:
-    """Circuits go down to the words, but not all of an answer does."""
+    """Circuits go down to the tokens, but not all of an answer does."""
     for name in ("README.md", "docs/tutorial.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
-        promises = [part for part in text.split("\n\n") if "down to the words" in part]
+        promises = [part for part in text.split("\n\n") if "down to the tokens" in part]
         assert promises and all("pruned" in part for part in promises), name
 
 

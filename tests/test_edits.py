@@ -1,12 +1,18 @@
 """Edits: what they do to attention is what the dense formulas say, on every architecture, with a cache or without."""
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+import keyhole
+from commands import keyhole as typed
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.records import Signal, Writer
@@ -22,9 +28,17 @@ from keyhole.edits import (
     WriteEdit,
     changes,
     edited,
+    load_edits,
+    random_channels,
+    random_heads,
+    save_edits,
+    side_effects,
 )
 from keyhole.edits.changes import predicted
-from keyhole.intervene import Metric, answers_without
+from keyhole.edits.files import read_edits
+from keyhole.features.contrast import collect, find_features, order_contrast
+from keyhole.generation import beside, sweep
+from keyhole.intervene import Metric, answers_without, edge_cut, intervene
 from keyhole.intervene.cuts import Claim, claim_of
 from keyhole.intervene.removal import Cut, head_delta
 from keyhole.intervene.rerun import rerun
@@ -400,3 +414,169 @@ def test_caches_that_edits_have_not_seen_are_refused(organism: Model) -> None:
 
 def one_token(edit: Edit) -> Edit:
     return edit.at(dest=3)
+
+
+# -- from what was traced ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(organism: Model) -> Run:
+    return organism.run(PROMPT)
+
+
+@pytest.fixture(scope="module")
+def circuit(run: Run) -> keyhole.Circuit:
+    return run.trace("Mary", against="John")
+
+
+def test_an_edge_makes_the_edit_that_verification_measures(circuit: keyhole.Circuit, run: Run) -> None:
+    signals = [edge for side in ("dest", "src") for edge in [e for e in circuit.edges if e.side == side][:4]]
+    metric = Metric(len(run) - 1, circuit.parameters.target_ids, circuit.parameters.against_ids)
+    outcomes = intervene(run, [edge_cut(circuit, edge) for edge in signals], metric)
+    for edge, outcome in zip(signals, outcomes, strict=True):
+        node, other = circuit.nodes[edge.receiver], run.with_edits([edge.edit()])
+        after = float(other.pattern(node.layer)[node.head, node.dest, node.src])
+        assert after == pytest.approx(outcome.after, abs=1e-4)
+        assert metric.of(other.logits[-1]) == pytest.approx(outcome.metric_after, abs=1e-3)
+        assert circuit.edit(edge) == edge.edit() and edge.edit(scope="everywhere").dest.everywhere
+    assert {edge.side for edge in signals} == {"dest", "src"}
+
+
+def test_causes_nodes_and_firings_make_edits(circuit: keyhole.Circuit, run: Run) -> None:
+    cause = next(edge for edge in circuit.edges if edge.side == "mlp")
+    assert isinstance(cause.edit(), CauseEdit)
+    head = next(node for node in circuit.nodes if node.kind == "head")
+    write = circuit.edit(head, factor=2, scope="on")
+    assert isinstance(write, WriteEdit) and write.writer.src.everywhere and write.dest == At(start=head.dest)
+    firing = run.explain((1, 6), -1, "Mary")
+    edits = firing.edits(factor=0.5)
+    assert len(edits) == sum(len(side.signals) for side in firing.sides)
+    run.with_edits([cause.edit(), write, *edits])
+    seed = next(edge for edge in circuit.edges if edge.side == "target")
+    with pytest.raises(KeyholeError, match="edit its sender"):
+        seed.edit()
+    with pytest.raises(KeyholeError, match="writes nothing"):
+        circuit.edit(circuit.nodes[len(circuit.nodes) - 1])
+
+
+def test_an_edge_knows_its_circuit_and_equal_edges_are_equal(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    circuit.save(tmp_path / "mary.json")
+    read = keyhole.Circuit.load(tmp_path / "mary.json")
+    edge = next(i for i, edge in enumerate(circuit.edges) if edge.side == "dest")
+    assert read.edges[edge] == circuit.edges[edge] and read.edges[edge].edit() == circuit.edges[edge].edit()
+    with pytest.raises(KeyholeError, match="outside of its circuit"):
+        replace(circuit.edges[edge]).edit()
+
+
+def test_a_feature_of_a_contrast_makes_an_edit(organism: Model) -> None:
+    contrast = order_contrast(organism, 40, n_boxes=4)
+    feature = find_features(collect(organism, contrast), permutations=40).of((1, 6), 2)
+    edit = feature.edit(side="dest", factor=0.5)
+    assert len(edit.basis) == 2 and edit.head == (1, 6)
+    organism.run(PROMPT).with_edits([edit, feature.edit(side="src").at(src=[2])])
+    with pytest.raises(KeyholeError, match="relative"):
+        feature.edit(frame="relative")
+
+
+# -- files, and what is typed --------------------------------------------------------------------------------------
+
+
+def test_files_give_back_what_was_written(organism: Model, circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    edits = [*kinds(organism).values(), next(e for e in circuit.edges if e.side == "mlp").edit()]
+    edits += [WriteEdit(writer=Source("head", 1, 2, At((3, 4))), factor=-1.5, dest=At(start=3))]
+    save_edits(tmp_path / "edits.json", edits)
+    assert load_edits(tmp_path / "edits.json") == tuple(edits)
+    save_edits(tmp_path / "of.json", edits[:2], organism)
+    (first, _) = load_edits(tmp_path / "of.json")
+    assert first.model == organism.fingerprint()
+    with pytest.raises(KeyholeError, match="other weights"):
+        run_of(tiny_model("gpt2")).with_edits([first])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "should have exactly"),
+        ('{"schema": 2, "model": {}, "edits": []}', "its schema is 2, and this version reads 1"),
+        ('{"schema": 1, "model": {}, "edits": [{"kind": "weights"}]}', "choose one of channels, signal"),
+        ('{"schema": 1, "model": {}, "edits": [{"kind": "channels", "head": [3, 6]}]}', "exactly the keys"),
+        ('{"schema": 1, "model": {}, "edits": [{"kind": "channels", "head": 3, "channels": [0]}]}', "head is 3"),
+        ('{"schema": 1, "model": {}, "edits": [{"kind": "bias", "head": [3, 6], "amount": "x"}]}', "is no number"),
+        ('{"schema": 1, "model": {}, "edits": [{"kind": "write", "writer": {"kind": "cat"}}]}', "kind"),
+    ],
+)
+def test_files_that_are_wrong_are_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "edits.json"
+    path.write_text(text)
+    with pytest.raises(KeyholeError, match=reason):
+        load_edits(path)
+
+
+@pytest.mark.parametrize("text", ["3.6", "3*0", "3.6:*0", "mlp*0", "3.6:0,0*1", "3.6*x", "nothing.json"])
+def test_what_is_typed_wrong_is_one_sentence(text: str) -> None:
+    with pytest.raises(KeyholeError):
+        read_edits([text])
+
+
+# -- side by side --------------------------------------------------------------------------------------------------
+
+
+def test_answers_stand_side_by_side(organism: Model, tmp_path: Path) -> None:
+    edits = read_edits(["1.6:5,12*-1", "3.6*0"])
+    answers = beside(organism, PROMPT, edits, controls=2, max_new_tokens=3)
+    assert answers.changed and answers.original.text == " Mary." and answers.edited.text != " Mary."
+    first = answers.tokens[0]
+    direct = organism.run(PROMPT).with_edits(edits).logits[-1].double().softmax(-1)
+    assert first.after == pytest.approx(float(direct[answers.original.tokens[0].id]), rel=1e-3)
+    assert first.before > 0.9 and first.kl > 1 and {head.edited for head in answers.heads} == {True, False}
+    assert [c.name for c in answers.controls] == ["random channels"] * 2 and answers.controls[0].after > 0.9
+    assert "The edits change the answer." in str(answers)
+    saved = answers.save(tmp_path / "beside.html")
+    assert "What would it have said?" in saved.read_text()
+    assert not beside(organism, PROMPT, [WriteEdit(writer=Source("mlp", 3))], controls=2, max_new_tokens=1).controls
+
+
+def test_strengths_are_swept(organism: Model) -> None:
+    rows = sweep(organism, PROMPT, read_edits(["1.6:5,12*0"]), (1.0, 0.0, -1.0), max_new_tokens=1)
+    assert rows[0].kl == 0 and rows[0].kl < rows[1].kl < rows[2].kl and rows[0].first > rows[2].first
+
+
+def test_controls_have_the_size_of_the_edit(organism: Model) -> None:
+    edits = read_edits(["1.6:5,12*-1", "3.6*0"])
+    channels, write = random_channels(organism, edits, seed=1)
+    assert isinstance(channels, ChannelEdit) and not set(channels.channels) & {5, 12} and len(channels.channels) == 2
+    assert write == edits[1]
+    moved = random_heads(organism, edits, seed=1)
+    assert moved[0].head_edited != (1, 6) and moved[0].first_layer == 1
+    with pytest.raises(KeyholeError, match="no control"):
+        random_heads(organism, read_edits(["mlp1*0"]))
+    effects = side_effects(organism, edits, ["When Mary and John went to the", "When Mary and John"])
+    assert effects.tokens == 11 and effects.kl > 0 and effects.perplexity_before > 1
+
+
+def test_the_command_compares_two_answers(tmp_path: Path) -> None:
+    ran = typed("generate", PROMPT, "--edit", "1.6:5,12*-1", "--edit", "3.6*0", "--max-new-tokens", "3", "--json")
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads(ran.stdout)
+    assert record["original"]["text"] == " Mary." != record["edited"]["text"] and len(record["controls"]) == 2
+    for options, reason in [
+        (["--edit", "9.9*0"], "no layer 9"),
+        (["--out", "x.html"], "give an --edit"),
+        (["--edit", "3.6*0", "--stream"], "leave one out"),
+        (["--edit", "3.6*0", "--out", str(tmp_path / "x.txt")], ".html"),
+    ]:
+        ran = typed("generate", PROMPT, *options)
+        assert ran.returncode == 2 and reason in ran.stderr, ran.stderr
+
+
+def test_wider_queries_are_scaled_as_the_model_scales(organism: Model, run: Run) -> None:
+    """Kernels that are told no scale read it off the width of q, which further terms make larger."""
+    edit = ChannelEdit(head=(3, 6), channels=(0, 1), src=At((2,)))
+    record = run.attention_run(3)
+    q, k, v = (x[None] for x in (record.q, record.k, record.v))
+    with organism.edited([edit]), torch.no_grad():
+        organism.hf(input_ids=torch.tensor([run.token_ids]))
+        attend = ALL_ATTENTION_FUNCTIONS[organism.hf.config._attn_implementation]
+        module = organism.blocks[3].get_submodule(organism.family.attn)
+        said, unsaid = (attend(module, q, k, v, None, scaling=scale)[0] for scale in (record.rule.scaling, None))
+    torch.testing.assert_close(said, unsaid)

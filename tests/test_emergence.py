@@ -628,12 +628,12 @@ def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> N
 
     kept: dict = {}
     counted = emergence_trainings._counted(models(), 3, lambda done, total: None)
-    seen = emergence_trainings._seen(counted, [NAME_MOVER], balanced, kept, seed=0)
+    seen = emergence_trainings._viewing(counted, [NAME_MOVER], balanced, kept, seed=0)
     assert emergence(seen, [NAME_MOVER], balanced[:2], draws=1).steps == (0, 1, 2)
     (views,) = kept.values()
     assert len(views) == 2  # of three checkpoints
     for view in views:  # rotated terms have the same sum
-        assert float(view.turned.relative_terms.sum()) == pytest.approx(view.own.relative_attention, rel=1e-3)
+        assert float(view.turned.relative_terms.sum()) == pytest.approx(view.singular.relative_attention, rel=1e-3)
 
 
 def test_trainings_are_kept_by_all_that_decides_them(

@@ -65,7 +65,7 @@ def test_the_cost_is_told_before_anything_is_asked_and_much_is_refused(tmp_path:
         assert much.returncode == 2 and not server.bodies and not much.stdout
         told, refused = much.stderr.splitlines()
         assert told.startswith("note: ") and "requests, about" in told and "at most about" in told
-        assert re.search(r"up to [\d,]+ tokens, more than 1,000,000: say --yes", refused)
+        assert re.search(r"up to [\d,]+ tokens, more than 1,000,000: allow it with --yes", refused)
 
 
 def test_a_model_names_and_rules_judge_or_the_other_way(tmp_path: Path) -> None:
@@ -98,7 +98,10 @@ def test_a_model_names_and_rules_judge_or_the_other_way(tmp_path: Path) -> None:
     [
         (["--explainer", "llm"], "give both"),
         (["--judge", "llm", "--llm", "http://a/v1"], "give both"),
-        (["--llm", "http://a/v1", "--llm-model", "b"], "say which"),
+        (
+            ["--llm", "http://a/v1", "--llm-model", "b"],
+            "--llm has no use without --explainer llm or --judge llm: give one of them or both",
+        ),
         (["--judge", "llm", "--llm", "a", "--llm-model", "b"], "should look like https://host/v1"),
         ([*BOTH, "--llm", "http://a/v1", "--llm-model", "b", "--llm-key", "NO_SUCH_KEY"], "NO_SUCH_KEY, which is not"),
         ([*BOTH, "--llm", "http://a/v1", "--llm-model", "b", "--transcript", "a.txt"], "should end in"),

@@ -356,9 +356,9 @@ def test_a_bad_corpus_is_refused(organism: Model, tmp_path: Path, name: str, tex
 
 
 def test_lengths_ids_and_datasets_are_refused_with_a_reason(organism: Model, tmp_path: Path) -> None:
-    with pytest.raises(KeyholeError, match="chunks of 3 tokens"):
+    with pytest.raises(KeyholeError, match="length is 3 tokens: organism takes chunks of 4 to 128"):
         chunks(organism, length=3)
-    with pytest.raises(KeyholeError, match="takes 4 to 128"):
+    with pytest.raises(KeyholeError, match="length is 129 tokens: organism takes chunks of 4 to 128"):
         chunks(organism, length=129)
     with pytest.raises(KeyholeError, match="text 1: organism has token ids from 0 to 480"):
         list(chunks(organism, [[1, 2, 3, 4], [1, 2, 3, 999]]))
@@ -498,9 +498,9 @@ def test_features_are_named_in_the_frame_of_scores_alone(organism: Model) -> Non
     discovered = discovered_subjects(organism, features)
     q, k = torch.randn(2, 5, organism.dims.d_head, generator=torch.Generator().manual_seed(0))
     for number, one in enumerate(discovered[::2]):
-        matched = features.found.features[number]
+        matched = features.discovery.features[number]
         value = (q @ one.query + one.query_offset) * (k @ one.key + one.key_offset) * abs(matched.coupling)
-        terms = features.found.split(q, k).terms[:, number].float()
+        terms = features.discovery.split(q, k).terms[:, number].float()
         torch.testing.assert_close(value, terms, rtol=1e-3, atol=1e-4)
 
 
@@ -525,7 +525,7 @@ def test_a_head_fires_where_it_attends_most_above_uniform(variant: str) -> None:
     assert where(model, one, texts, top=6).shown == gather(model, [one], texts, amounts=FEW)[0].of("top")
     with pytest.raises(KeyholeError, match=r"no head 1\.7"):
         where(model, (1, 7), texts)
-    with pytest.raises(KeyholeError, match="0 places"):
+    with pytest.raises(KeyholeError, match="top is 0, but should be at least 1"):
         where(model, head, texts, top=0)
 
 
@@ -563,7 +563,7 @@ def test_the_command_says_where(circuit: keyhole.Circuit, tmp_path: Path) -> Non
     record = json.loads(told.stdout)
     assert len(record["shown"]) == 2 and record["model"] == "organism" and record["shown"][0]["value"] > 0
     for args, reason in [
-        (("nothing",), "is no head"),
+        (("nothing",), "'nothing' names nothing that can be looked for: give a head such as 3.1"),
         (("3.1", "--corpus", "none.txt"), "there is no file none.txt"),
         (("none.json#1",), "none.json"),
     ]:

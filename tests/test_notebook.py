@@ -229,9 +229,9 @@ def test_from_a_firing_to_everything_else(run: Run) -> None:
     widget = run.explain((3, 6)).widget()
     widget.tokens = 600
     heard(widget, type="where", side=None, signal=None)
-    assert widget.where["what"] == "3.6" and widget.where["shown"]
+    assert widget.where["id"] == "3.6" and widget.where["shown"]
     heard(widget, type="where", side="dest", signal=0)
-    assert "mlp 0" in widget.where["what"]
+    assert "mlp 0" in widget.where["id"]
     heard(widget, type="explain-mlp", layer=0, pos=14, side="dest", signal=0)
     assert widget.mlp["layer"] == 0 and widget.mlp["causes"]
     heard(widget, type="trace-from")

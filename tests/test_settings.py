@@ -25,13 +25,16 @@ from keyhole.settings.measuring import (
     SufficientOptions,
     SufficientSettings,
 )
+from keyhole.settings.naming import Asking, AskingOptions, NameSettings, WhereOptions, WhereSettings
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
 from keyhole.studies.curves.settings import CurveSettings
+from keyhole_papers import Running
 
 RECORDS = [  # that commands take their options from
     *(ModelOptions, CircuitModel, StoreModel, NamedModel, PromptOptions, Baseline, Measuring),
     *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings, GenerateSettings),
+    *(NameSettings, WhereSettings, Running),
 ]
 
 
@@ -127,7 +130,7 @@ def test_keywords_change_settings() -> None:
     )
 
 
-@pytest.mark.parametrize("record", [*RECORDS, SufficientSettings, StorySettings, RotationSettings])
+@pytest.mark.parametrize("record", [*RECORDS, SufficientSettings, StorySettings, RotationSettings, Asking])
 def test_every_field_has_its_default_and_a_line_of_help(record: type) -> None:
     for choice in choices_of(record):
         assert choice.default is not MISSING and choice.about["help"].endswith((".", "?")), choice.name
@@ -158,6 +161,8 @@ def test_options_have_the_defaults_of_the_records() -> None:
         (SufficientSettings, SufficientOptions),
         (StorySettings, StoryOptions),
         (RotationSettings, RotationOptions),
+        (WhereSettings, WhereOptions),
+        (Asking, AskingOptions),
     ],
 )
 def test_keywords_of_functions_are_the_fields_of_their_settings(record: type, keywords: type) -> None:

@@ -200,7 +200,7 @@ def test_table_1_tells_what_is_not_as_printed(monkeypatch: pytest.MonkeyPatch, t
     assert RUNS["svf-table1"](Job(tmp_path / "one")).state == "reproduced"
     monkeypatch.setitem(svf_toys.DEFAULT, "m", 8)
     told = RUNS["svf-table1"](Job(tmp_path / "one"))
-    assert told.state == "partly" and "not as printed m (not as asked)" in told.measured
+    assert told.state == "partly" and "not as printed m (not as claimed)" in told.measured
 
 
 def aligned(configs: Sequence[SVFSettings], *_: Any, **__: Any) -> list[SVF]:

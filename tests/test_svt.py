@@ -399,7 +399,7 @@ def test_bad_settings_are_named(gpt2: Model, settings: dict, message: str) -> No
     ("options", "message"),
     [
         ({"target": 3, "end": 40}, "end 40 is outside"),
-        ({"target": 3, "against": 4, "seeds": "prob"}, "belongs to seeds"),
+        ({"target": 3, "against": 4, "seeds": "prob"}, '`against` belongs to the metric "linear"'),
         ({"seeds": "linear", "settings": SvtSettings(start=[(2, 1)])}, "leave one of them out"),
         ({"end": 0, "settings": SvtSettings(start=[(2, 1)])}, r"head 2\.1 sees nothing but the first token"),
     ],

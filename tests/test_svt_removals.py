@@ -17,7 +17,7 @@ from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.removal import Metric, head_delta, residual_delta
 from keyhole.naming.naming import random_subjects
 from keyhole.naming.subjects import signal_subjects
-from keyhole.naming.subjects.subject import alike
+from keyhole.naming.subjects.subject import About, alike
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.store.store import signal_vectors
@@ -211,7 +211,7 @@ def test_what_is_named_reads_the_stream_and_not_the_biases() -> None:
 
 
 def test_names_of_one_basis_are_not_put_on_signals_of_the_other(organism: Model) -> None:
-    one = {"channels": "4", "coordinates": "+1.0000", "side": "dest"}
+    one = About(channels=(4,), coordinates=(1.0,), side="dest")
     assert alike(one, one) == 1.0 and alike({**one, "basis": "homogeneous"}, one) == 0.0
 
 

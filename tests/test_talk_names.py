@@ -210,7 +210,10 @@ def test_a_model_behind_a_server_names_and_judges(tmp_path: Path) -> None:
     ("args", "says"),
     [
         (["talk-19", "--explainer", "llm"], "give both"),
-        (["talk-19", "--llm", "http://a/v1", "--llm-model", "b"], "say which"),
+        (
+            ["talk-19", "--llm", "http://a/v1", "--llm-model", "b"],
+            "--llm has no use without --explainer llm or --judge llm: give one of them or both",
+        ),
         (["talk-19", "--judge", "llm", "--llm", "a", "--llm-model", "b"], "should look like https://host/v1"),
         (
             ["cc-fig2", "cc-fig3", "--judge", "llm", "--llm", "http://a/v1", "--llm-model", "b"],

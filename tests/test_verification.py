@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.main import get_command
@@ -14,6 +15,7 @@ import keyhole
 from keyhole import show
 from keyhole.circuits.circuit import Circuit
 from keyhole.cli.app import app
+from keyhole.faithfulness import removals
 from keyhole.faithfulness.causes import shown_rows, table_cells
 from keyhole.faithfulness.removals import Row, Stopped, Verification, What
 from keyhole.intervene import edge_cut, intervene, rerun
@@ -194,6 +196,7 @@ def test_the_time_is_told_once_the_first_batch_is_done(
     circuit: Circuit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rerun, "_BATCH_TOKENS", 60)
+    monkeypatch.setattr(removals, "time", SimpleNamespace(monotonic=lambda: 7.0))  # however busy the machine is
     heard: list[tuple[int, str]] = []
     caplog.set_level(logging.INFO, logger="keyhole")
 

@@ -8,6 +8,7 @@ from keyhole.circuits.columns import Columns, Directions, Edges, Firings, Mlps, 
 from keyhole.circuits.graph import Edge as Edge
 from keyhole.circuits.graph import EdgeSide as EdgeSide
 from keyhole.circuits.graph import Node as Node
+from keyhole.circuits.graph import Origin
 from keyhole.circuits.graph import Traced as Traced
 from keyhole.circuits.graph import TracedMlp as TracedMlp
 from keyhole.circuits.records import Measured, Parameters, Signal, Sizes
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from keyhole.brief import Table
+    from keyhole.edits.making import Scope
+    from keyhole.edits.records import Edit
     from keyhole.faithfulness.backup_record import Backups
     from keyhole.faithfulness.backups import PairSettings
     from keyhole.faithfulness.baseline import Likes
@@ -71,6 +74,8 @@ class Circuit:
         for name, kind in kinds.items():
             if not isinstance(rows := getattr(self, name), kind):  # objects that somebody changed
                 object.__setattr__(self, name, kind.of(rows))
+        keys, model = getattr(self.parameters, "keys", "source"), str(self.model.get("fingerprint", ""))
+        object.__setattr__(self, "edges", self.edges.within(Origin(self.nodes, self.parameters.basis, keys, model)))
 
     @property
     def heads(self) -> tuple[Node, ...]:
@@ -92,6 +97,18 @@ class Circuit:
             raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing.")
         writer = self.nodes[edge.sender].writer
         return Signal(writer, edge.side, edge.channels, edge.weight, edge.ig, edge.alone, self.parameters.basis)
+
+    def edit(self, part: "Edge | Node", *, factor: float = 0.0, scope: "Scope" = "here") -> "Edit":
+        """A part of the circuit as an edit: an edge (a signal or a cause), or everything that a node writes.
+
+        Args:
+            part: One of `circuit.edges` or `circuit.nodes`.
+            factor: 0 removes it, 2 doubles it, -1 turns it round.
+            scope: "here" at its own tokens, "on" from its dest on, "everywhere" at all tokens.
+        """
+        from keyhole.edits.making import circuit_edit
+
+        return circuit_edit(self, part, factor=factor, scope=scope)
 
     def edges_into(self, node: int) -> tuple[Edge, ...]:
         """The signals that cause a node."""

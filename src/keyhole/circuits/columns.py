@@ -4,6 +4,7 @@ Columns are sequences of these objects: `circuit.edges[3].weight` is a number, `
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, overload
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from keyhole.circuits.graph import Edge, Node, Traced, TracedMlp
+from keyhole.circuits.graph import Edge, Node, Origin, Traced, TracedMlp
 from keyhole.circuits.records import Removal, SideName, Writer
 from keyhole.errors import KeyholeError
 
@@ -159,6 +160,20 @@ class Edges(Columns[Edge]):
     alone: Numbers
     channels: Lists
     influence: Numbers
+
+    origin: ClassVar[Origin | None] = None  # of the circuit that they are in, which sets it on the instance
+
+    def within(self, origin: Origin) -> "Edges":
+        """The same edges of a circuit; a copy, if they are another's already."""
+        edges = self if self.origin is None else copy(self)
+        edges.__dict__.pop("rows", None)
+        object.__setattr__(edges, "origin", origin)
+        return edges
+
+    def _objects(self) -> Iterator[Edge]:
+        for edge in super()._objects():
+            object.__setattr__(edge, "_origin", self.origin)
+            yield edge
 
     @property
     def signals(self) -> Bool[np.ndarray, "row"]:

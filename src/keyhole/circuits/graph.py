@@ -2,9 +2,16 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from keyhole.circuits.records import NodeKind, Removal, SideName, Writer
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.circuits.columns import Nodes
+    from keyhole.edits.making import Scope
+    from keyhole.edits.records import Edit
+    from keyhole.qk.omega import Basis
 
 EdgeSide = Literal[SideName, "target", "mlp", "value"]
 
@@ -39,8 +46,23 @@ class Node:
         return (1 << 30, -1, self.kind, self.dest, self.src) if self.kind == "target" else self.writer.key
 
 
+class Origin(NamedTuple):
+    """What an edge must know of its circuit to be edited."""
+
+    nodes: "Nodes"
+    basis: "Basis"
+    keys: str  # which keys a removal on the src side touched
+    model: str  # fingerprint
+
+
+class _OfCircuit:
+    """A row that knows its circuit; not a field, so that equal rows of two circuits are equal."""
+
+    __slots__ = ("_origin",)
+
+
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(_OfCircuit):
     """A signal: what the writer `sender` puts into some channels of the firing `receiver`, on one side.
 
     Or a cause: what it does to what the MLP or the value `receiver` writes, as shares of that.
@@ -56,6 +78,20 @@ class Edge:
     alone: float  # drop when only this goes
     channels: tuple[int, ...]  # in the order of their removal; empty on edges that are no signals
     influence: float | None = None  # share of the answer that is handed on here; None: not accounted for
+
+    def edit(self, *, factor: float = 0.0, scope: "Scope" = "here") -> "Edit":
+        """The signal or cause as an edit, for `run.with_edits` and `model.generate(prompt, edits=[...])`.
+
+        Args:
+            factor: 0 removes it, 2 doubles it, -1 turns it round.
+            scope: "here" at the tokens of the firing, "on" from its dest on, "everywhere" at all tokens.
+        """
+        from keyhole.edits.making import edge_edit
+
+        origin = getattr(self, "_origin", None)
+        if origin is None:
+            raise KeyholeError("this edge stands outside of its circuit: take it from circuit.edges.")
+        return edge_edit(self, origin, factor=factor, scope=scope)
 
     @property
     def source(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,7 @@ from keyhole import show
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import JsonOption, PromptArgument, PromptOptions
 from keyhole.errors import KeyholeError
+from keyhole.files import require_file
 from keyhole.settings.generation import GenerateSettings
 
 if TYPE_CHECKING:
@@ -27,6 +29,31 @@ def generate(
     *,
     source: PromptOptions,
     settings: GenerateSettings,
+    edit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit",
+            metavar="FILE|EDIT",
+            help="Write a second answer with this edit, and compare: a .json file of edits, 3.6:0,2*0 (channels 0 and "
+            "2 of head 3.6 times 0), 3.6*0 (all that the head writes) or mlp2*0 (an MLP); repeatable. Default: none.",
+        ),
+    ] = None,
+    controls: Annotated[
+        int, typer.Option(min=0, help="How many edits of random channels, or heads, to compare with. Default: 2.")
+    ] = 2,
+    unrelated: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Report what the edits do to this text, too, a paragraph a line. Default: none."
+        ),
+    ] = None,
+    save_edits: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the edits to a file, for this model alone. Default: none."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the comparison: .json, .html or .csv; it needs --edit. Default: none.")
+    ] = None,
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Print tokens as they come. Default: in a terminal.")
     ] = None,
@@ -46,7 +73,17 @@ def generate(
         keyhole generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3 --stop "."  --model gpt2
 
         keyhole generate "What is the capital of France?" --chat --system "Be brief." --model SmolLM2.gguf
+
+        keyhole generate "When Mary and John went to the store, John gave a drink to" --edit "1.6:5*-1" --edit "3.6*0"
     """
+    if edit:
+        if stream:
+            raise KeyholeError("--stream prints one answer as it comes, and --edit compares two: leave one out.")
+        more: dict[str, Any] = {"unrelated": unrelated, "kept": save_edits, "out": out, "json": json}
+        _compared(source, prompt, settings, edit, controls=controls, **more)
+        return
+    if out is not None or unrelated is not None or save_edits is not None:
+        raise KeyholeError("--out, --unrelated and --save-edits are of a comparison: give an --edit.")
     if json and stream:
         raise KeyholeError("--stream prints text and --json a record when all is written: leave one of them out.")
     text_or_ids = source.read(prompt)
@@ -68,6 +105,41 @@ def generate(
         return
     show.plain(answer.text)
     _about(answer)
+
+
+def _compared(
+    source: PromptOptions,
+    prompt: str | None,
+    settings: GenerateSettings,
+    texts: list[str],
+    *,
+    controls: int,
+    unrelated: Path | None,
+    kept: Path | None,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Two answers, without edits and with them."""
+    from keyhole.edits import save_edits, side_effects
+    from keyhole.edits.files import read_edits
+    from keyhole.generation import beside
+    from keyhole.strict import read_text
+
+    edits = read_edits(texts)
+    out = None if out is None else require_file(out, (".json", ".html", ".csv"))
+    others = [line for line in read_text(unrelated).splitlines() if line.strip()] if unrelated is not None else []
+    text_or_ids = source.read(prompt)
+    model = source.load()
+    answers = beside(model, text_or_ids, edits, controls=controls, bos=source.bos, settings=settings)
+    show.as_json(answers.record()) if json else show.plain(str(answers))
+    if others:
+        with show.progress_bar("Unrelated text") as progress:
+            effects = side_effects(model, edits, others, progress=progress)
+        show.note(str(effects)) if json else show.plain(str(effects))
+    if kept is not None:
+        save_edits(kept, edits, model)
+    if out is not None:
+        show.note(f"wrote {answers.save(out)}") if json else show.plain(f"\nwrote {answers.save(out)}")
 
 
 def _about(answer: Generated) -> None:

@@ -28,6 +28,10 @@ from keyhole.tracing.writers import read_of, read_vectors, written_by
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
+_NAMED = 3  # tokens of an edit that are listed one by one
+
+_NAMED = 3  # tokens of an edit that are listed one by one
+
 
 def with_edits(run: "Run", edits: Sequence[Edit]) -> "Run":
     """The same prompt with edits. See `Run.with_edits`.
@@ -169,6 +173,8 @@ def _of_head(run: "Run", other: "Run", head: Head) -> list[AttentionChange]:
     rows = []
     for dest in sorted({t for edit in edits for t in (edit.dest.tokens or (len(run) - 1,))}):
         named = sorted({t for edit in edits for t in edit.src.tokens or () if t <= dest})
+        named = named if len(named) <= _NAMED else []
+        named = named if len(named) <= _NAMED else []
         for src in named or [int(before[dest].argmax())]:
             rows.append(
                 AttentionChange(

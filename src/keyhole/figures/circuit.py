@@ -196,7 +196,7 @@ def _mark(axis: Any, edge: Edge, places: Places, number: int) -> None:
 
 def _name(circuit: Circuit, token: int) -> str:
     """A token, and the share of the answer's influence that ends in its embedding."""
-    text = token_label(circuit.tokens, token)
+    text = plain(token_label(circuit.tokens, token))
     if not circuit.influence:
         return text
     nodes = zip(circuit.nodes, circuit.influence, strict=True)

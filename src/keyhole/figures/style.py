@@ -128,12 +128,14 @@ def colours(n: int, *, ordered: bool = False) -> list[str]:
 
 
 def plain(text: str) -> str:
-    r"""The text of a token as a label: visible line breaks, no mathematics between dollar signs.
+    r"""The text of a token as a label: visible line breaks, no mathematics between dollar signs, no control characters.
 
     >>> print(plain("$a$ \n"))
     \$a\$ ↵
+    >>> plain("\x07") == "\ufffd"
+    True
     """
-    return text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥").replace("$", r"\$")
+    return xml_text(text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥").replace("$", r"\$"))
 
 
 def save(figure: Figure, path: str | Path) -> Path:

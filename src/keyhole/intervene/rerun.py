@@ -242,7 +242,8 @@ def on_mlp_input(stack: ExitStack, model: "Model", notes: Notes, change: Callabl
     entry = holder if facts.module else submodule(holder, facts.up)
     stack.callback(entry.register_forward_pre_hook(changed).remove)
     if router is not None:
-        stack.callback(router.register_forward_pre_hook(unchanged).remove)
+        # prepended: of several changes the first one knows what the router would have read, so it has the last word
+        stack.callback(router.register_forward_pre_hook(unchanged, prepend=True).remove)
     return submodule(holder, facts.out) if router is None else holder
 
 

@@ -27,6 +27,8 @@ from keyhole.tracing.search import Removed
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
+    from keyhole.edits.making import Scope
+    from keyhole.edits.records import Edit
     from keyhole.models.run import Run
     from keyhole.tracing.why import Flavour
     from keyhole.web.notebook import Widget
@@ -73,6 +75,17 @@ class Firing:
         from keyhole.tracing.why import signal_vector
 
         return signal_vector(self, signal, flavour=flavour)
+
+    def edits(self, *, factor: float = 0.0, scope: "Scope" = "here") -> "tuple[Edit, ...]":
+        """All its signals as edits, for `run.with_edits` and `model.generate(prompt, edits=...)`.
+
+        Args:
+            factor: 0 removes them, 2 doubles them.
+            scope: "here" at its own tokens, "on" from its dest on, "everywhere" at all tokens.
+        """
+        from keyhole.edits.making import firing_edits
+
+        return firing_edits(self, factor=factor, scope=scope)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

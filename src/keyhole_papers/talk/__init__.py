@@ -24,7 +24,8 @@ from keyhole.store.store import Store, Where
 from keyhole.studies.comparison.signals import Member, draw, member
 from keyhole.studies.families.agreement import Agreement
 from keyhole.studies.families.clusters import LEVEL
-from keyhole.studies.families.families import RIGHT, families
+from keyhole.studies.families.families import RIGHT
+from keyhole.studies.families.families import families as find_families  # a module of this package has its name
 from keyhole.studies.families.record import Families
 from keyhole.tasks.catalogue import prompts_for
 from keyhole_papers.experiment import Job, loaded
@@ -123,7 +124,7 @@ def _prompts_of(source: str | None, store: Store, about: str) -> Prompts:
 def study(job: Job) -> Study:
     """Made once for all slides."""
     with traced_store(job, _QUICK if job.quick else None, job.progress) as (model, store, of):
-        groups = families(store, where=_WHERE, seed=job.seed, progress=job.progress)
+        groups = find_families(store, where=_WHERE, seed=job.seed, progress=job.progress)
         numbers = {order: _with_order(groups, order) for order in ORDERS}
         _require_enough(of, min(map(len, numbers.values())) >= 2)
         stands = {representative.group: representative.prompt for representative in groups.representatives}

@@ -18,6 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import Head, brief, head_name
+from keyhole.circuits.records import SideName
+from keyhole.edits.making import feature_edit
+from keyhole.edits.records import FeatureEdit
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.collect import Collected
 from keyhole.features.contrast.places import Slots, split_groups
@@ -66,6 +69,16 @@ class Feature:
     def rank(self) -> int:
         """The number of dimensions."""
         return self.U.shape[1]
+
+    def edit(self, *, side: SideName = "src", factor: float = 0.0, frame: Frame = "post_rope") -> FeatureEdit:
+        """The feature as an edit of its head, at every token (`edit.at(dest, src)` for others).
+
+        Args:
+            side: Are the queries (dest) or the keys (src) edited?
+            factor: What its coordinates are multiplied with.
+            frame: Of the `Features` that it is of. A relative one cannot be edited.
+        """
+        return feature_edit(self, side=side, factor=factor, frame=frame)
 
 
 @dataclass(frozen=True)
