@@ -58,9 +58,7 @@ LONG = {  # functions that have more parameters still
     "keyhole.features.discovery": {"discover", "head_features", "survey"},
     "keyhole.lab": {"change", "sparse_study"},
     "keyhole.naming": {"name"},
-    "keyhole.store": {"bulk", "estimate"},
     "keyhole.studies": {"compare", "families", "sinks"},
-    "keyhole.tasks": {"boxes", "greater_than", "lists"},
 }
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name
 SURFACE: dict[str, list[str]] = json.loads((Path(__file__).parent / "goldens" / "surface.json").read_text())

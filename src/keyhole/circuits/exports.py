@@ -63,14 +63,14 @@ class MibFile:
     name: str
     layers: int
     heads: int
-    d_model: int | None  # older files do not tell
+    d_model: int | None  # older files do not say
     parallel: bool  # does an MLP read what its layer's heads read?
     edges: Mapping[MibEdge, Scored]
 
     @property
     def kept(self) -> frozenset[MibEdge]:
         """The circuit itself, if there is one: files of scores alone have none."""
-        return frozenset(edge for edge, own in self.edges.items() if own.kept)
+        return frozenset(edge for edge, scored in self.edges.items() if scored.kept)
 
     @property
     def possible(self) -> int:
@@ -118,17 +118,16 @@ def mib_from(document: Any, name: str) -> MibFile:
     cfg = document["cfg"]
     for size in ("n_layers", "n_heads", *(["d_model"] if "d_model" in cfg else [])):
         require(is_whole(cfg.get(size)) and cfg[size] > 0, f"its cfg has no {size}.")
-    require(
-        cfg["n_layers"] * cfg["n_heads"] <= _MOST, f"its cfg tells of more than {_MOST:,} heads, which no model has."
-    )
+    require(cfg["n_layers"] * cfg["n_heads"] <= _MOST, f"its cfg has more than {_MOST:,} heads, which no model has.")
     parallel = cfg.get("parallel_attn_mlp", False)
     require(isinstance(parallel, bool), "its cfg says of parallel_attn_mlp neither true nor false.")
     for node in document["nodes"].values():
         require(not (isinstance(node, dict) and "neurons" in node), "it is a circuit of neurons, not of edges.")
-    found = MibFile(name, cfg["n_layers"], cfg["n_heads"], cfg.get("d_model"), parallel, {})
-    edges = {_edge(text, found): _scored(text, own) for text, own in document["edges"].items()}
-    require(any(own.score or own.kept for own in edges.values()), "no edge has a score, and none is in the graph.")
-    return MibFile(name, found.layers, found.heads, found.d_model, parallel, edges)
+    file = MibFile(name, cfg["n_layers"], cfg["n_heads"], cfg.get("d_model"), parallel, {})
+    edges = {_edge(text, file): _scored(text, scored) for text, scored in document["edges"].items()}
+    useful = any(scored.score or scored.kept for scored in edges.values())
+    require(useful, "no edge has a score, and none is in the graph.")
+    return MibFile(name, file.layers, file.heads, file.d_model, parallel, edges)
 
 
 def mib_node_name(kind: str, layer: int | None = None, head: int | None = None) -> str | None:
@@ -165,16 +164,16 @@ def _edge(text: str, file: MibFile) -> MibEdge:
     )
     early = _when(source, file, reads=False) < _when(target, file, reads=True)
     require(early and source.kind != "target", f"{quoted(text)}: what is written there is not read here.")
-    own: EdgeSide = "target" if target.kind == "target" else "mlp"
-    return MibEdge(source, target, _SIDES[parts["slot"]] if of_head else own)
+    whole: EdgeSide = "target" if target.kind == "target" else "mlp"
+    return MibEdge(source, target, _SIDES[parts["slot"]] if of_head else whole)
 
 
 def _place(text: str, file: MibFile) -> Component:
     if text in ("input", "logits"):
         return Component("embedding", 0, None) if text == "input" else Component("target", None, None)
     layer, head = (int(number) for number in [*re.findall(r"\d+", text), "0"][:2])
-    there = is_index(layer, file.layers) and is_index(head, file.heads)
-    require(there, f"it names {text}, and has {file.layers} layers of {file.heads} heads.")
+    exists = is_index(layer, file.layers) and is_index(head, file.heads)
+    require(exists, f"it names {text}, and has {file.layers} layers of {file.heads} heads.")
     return Component("head", layer, head) if text[0] == "a" else Component("mlp", layer, None)
 
 
@@ -187,9 +186,9 @@ def _when(place: Component, file: MibFile, *, reads: bool) -> float:
     return layer + late + (0.0 if reads else 0.25)
 
 
-def _scored(text: str, own: Any) -> Scored:
-    require(isinstance(own, dict), f"{quoted(text)} should have a score and in_graph.")
-    score, kept = own.get("score", 0.0), own.get("in_graph")
+def _scored(text: str, record: Any) -> Scored:
+    require(isinstance(record, dict), f"{quoted(text)} should have a score and in_graph.")
+    score, kept = record.get("score", 0.0), record.get("in_graph")
     require(is_number(score) and isinstance(kept, bool), f"{quoted(text)} should have a score and in_graph.")
     return Scored(float(score), kept)
 
@@ -247,8 +246,8 @@ def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
         if edge.side == "target" and circuit.parameters.continuation:
             caused = replace(caused, dest=writer.dest, src=writer.dest)  # the token that is predicted there
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
-        found = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
-        measured = dict(zip(_MEASURED, found, strict=True))
+        numbers = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
+        measured = dict(zip(_MEASURED, numbers, strict=True))
         ends = {"source": edge.sender, "target": edge.receiver}  # as files and tables call them
         values = {name: getattr(edge, name) for name in _VALUES}
         rows.append({**labels, **ends, **values, **measured, **{name: getattr(writer, name) for name in _IDENTITY}})
@@ -316,7 +315,7 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
 
     Edges that differ in the token that a head takes something from alone have one share, which is counted once.
     """
-    found: dict[str, dict[Hashable, float]] = {}
+    scores: dict[str, dict[Hashable, float]] = {}
     shares = circuit.measured.edge_shares if circuit.measured is not None else ()
     for index, edge in enumerate(circuit.edges[: sufficing(circuit)]):
         writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
@@ -325,8 +324,8 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
             continue
         share = shares[index] if shares else None
         token = writer.dest if share is not None else index
-        found.setdefault(name, {})[token] = score_of(edge) if share is None else share
-    return found
+        scores.setdefault(name, {})[token] = score_of(edge) if share is None else share
+    return scores
 
 
 def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:

@@ -147,11 +147,6 @@ def _draw(circuit: Circuit, path: Path, names: Mapping[Edge, str] | None) -> Non
 
 def to_json(circuit: Circuit) -> str:
     """A circuit as a JSON document; `from_json` gives back an equal one."""
-    return json.dumps(document_of(circuit), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-
-
-def document_of(circuit: Circuit, *, directions: bool = True) -> dict[str, Any]:
-    """A circuit's document as plain data; who looks at it needs no `directions` of MLPs, which are most of it."""
     through = bool(circuit.influence)
     document: dict[str, Any] = {
         "schema": _schema(circuit),
@@ -167,14 +162,14 @@ def document_of(circuit: Circuit, *, directions: bool = True) -> dict[str, Any]:
     }
     if through:
         document["mlps"] = [asdict(mlp) for mlp in circuit.mlps]
-        for record in document["mlps"] if directions else ():
+        for record in document["mlps"]:
             if (direction := circuit.directions.get(record["node"])) is not None:
                 record["direction"] = _packed(direction)
     if circuit.measured is not None:
         document["measured"] = circuit.measured.record()
     if circuit.sizes is not None:
         document["sizes"] = asdict(circuit.sizes)
-    return document
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def _schema(circuit: Circuit) -> int:

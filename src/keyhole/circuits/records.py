@@ -154,7 +154,7 @@ def asked_at(end: int, ids: Sequence[int], *, continuation: bool) -> Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What every method is told, and how likely the model finds the answer. Old files do not know the latter."""
+    """What every method takes, and how likely the model finds the answer. Old files do not know the latter."""
 
     method: ClassVar[str]
     basis: Literal["linear", "homogeneous"]
@@ -244,7 +244,8 @@ def parameters_from(record: Mapping[str, Any]) -> Parameters:
     chosen = dict(record)
     method = chosen.pop("method", None)
     require(method in list(METHODS), f"its method is {quoted(method)}, and this version knows {', '.join(METHODS)}.")
-    usual = {one.name: one.default for one in fields(METHODS[method]) if one.default is not MISSING}
+    # What files leave out is as it was when they were written, whatever the defaults of settings are by now.
+    usual = {field.name: field.default for field in fields(METHODS[method]) if field.default is not MISSING}
     return read(METHODS[method], usual | chosen, "parameters")
 
 
@@ -334,8 +335,8 @@ class Measured:
         yield from (self.everything, self.nothing, self.completeness or 0.0)
         for values in (self.words, self.nodes, self.edges, self.node_shares, self.edge_shares):
             yield from (value for value in values if value is not None)
-        if (found := self.faithfulness) is not None:
-            yield from (found.kept, found.cut, found.rank, *found.rest, *found.random, *found.others)
+        if (result := self.faithfulness) is not None:
+            yield from (result.kept, result.cut, result.rank, *result.rest, *result.random, *result.others)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

@@ -104,7 +104,7 @@ class Flows:
         return [key for key in reached if key in self.directions]
 
     def _hand_on_mlps(self, keys: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
-        """MLPs that are rebuilt along the direction they are read, if not in every one, hand on what they carry."""
+        """MLPs that are reconstructed along the direction they are read hand on what they carry."""
         wrote, limit = places.wrote, tolerance_of(self.writes.runs[0].logits.dtype)
         along, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
         readers, rows, g = list[Reader](), list[int](), list[Tensor]()

@@ -82,7 +82,7 @@ class Settings:
 
 
 def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, list[Callable[[], Goal]]]:
-    """What the seeds of each run are chosen for, or why there is nothing to choose for: told when it is asked.
+    """What the seeds of each run are chosen for; whoever calls one is refused where there is nothing.
 
     A continuation has a goal for each of its tokens, where it is predicted: log-probabilities add up.
     """

@@ -20,7 +20,6 @@ from typing import Any
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.files import document_of
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, question_label
 from keyhole.errors import KeyholeError
@@ -172,7 +171,7 @@ def page_data(
         identities = {_identity(circuit, edge): name for edge, name in told.items()}
         told = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
     data: dict[str, Any] = {
-        "circuit": document_of(part, directions=False),
+        "circuit": json.loads(replace(part, directions={}).to_json()),  # no view shows them
         "names": {str(index): {"text": told[edge]} for index, edge in enumerate(part.edges) if edge in told},
         "story": [] if story is None else story_lines(part, story),
     }

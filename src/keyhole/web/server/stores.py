@@ -4,11 +4,12 @@ Which circuit is behind an answer, what does it tell, and does it hold?
 """
 
 import base64
+import json
+from dataclasses import replace
 from typing import Any, get_args
 
 from keyhole.brief import head_name
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.files import document_of
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.story import numbers, step_label, story_text
 from keyhole.intervene.removal import Mode
@@ -42,7 +43,8 @@ def trace(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def document(circuit: Circuit) -> dict[str, Any]:
     """A circuit's own JSON document."""
-    return document_of(circuit, directions=False)
+    record: dict[str, Any] = json.loads(replace(circuit, directions={}).to_json())  # no view shows them
+    return record
 
 
 def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
