@@ -129,9 +129,9 @@ def test_a_text_is_followed_token_by_token(run: Run, circuit: Circuit, organism:
     told = circuit.parameters
     assert told.continuation and [text.strip() for text in told.target_text] == ["Mary", "."]
     assert circuit.tokens == (*run.tokens, "Mary") and told.end == len(run)
-    assert told.asked == ((len(run) - 1, told.target_ids[:1]), (len(run), told.target_ids[1:]))
+    assert told.predicted == ((len(run) - 1, told.target_ids[:1]), (len(run), told.target_ids[1:]))
     assert circuit.run is not None
-    each = [float(circuit.run.logits[end].double().softmax(-1)[ids[0]]) for end, ids in told.asked]
+    each = [float(circuit.run.logits[end].double().softmax(-1)[ids[0]]) for end, ids in told.predicted]
     assert told.target_probability == pytest.approx(each) and told.likely == pytest.approx(each[0] * each[1])
     text = circuit_text(circuit)
     assert "answer at 14:to and 15:Mary: 'Mary' + '.' (probability 1)" in text
@@ -241,8 +241,8 @@ def test_the_command_line_takes_texts_of_several_tokens(tmp_path: Any) -> None:
 
 def test_a_metric_of_a_continuation_is_the_sum_of_its_tokens(run: Run, circuit: Circuit) -> None:
     metric, told, whole = metric_of(circuit), circuit.parameters, circuit.run
-    assert whole is not None and metric.at == [end for end, _ in told.asked]
-    each = [Metric(end, ids) for end, ids in told.asked]
+    assert whole is not None and metric.at == [end for end, _ in told.predicted]
+    each = [Metric(end, ids) for end, ids in told.predicted]
     assert metric.of(whole.logits[metric.at]) == pytest.approx(sum(one.of(whole.logits[one.at]) for one in each))
     assert metric.rank(whole.logits[metric.at]) == max(one.rank(whole.logits[one.at]) for one in each)
 
@@ -253,7 +253,7 @@ def test_removals_change_the_sum(circuit: Circuit) -> None:
     assert whole is not None
     cuts = [edge_cut(circuit, edge) for edge in circuit.edges if edge.side in ("dest", "src")][:6]
     both = intervene(whole, cuts, metric_of(circuit), mode="global")
-    each = [intervene(whole, cuts, Metric(end, ids), mode="global") for end, ids in told.asked]
+    each = [intervene(whole, cuts, Metric(end, ids), mode="global") for end, ids in told.predicted]
     sums = [sum(pair) for pair in zip(*([one.metric_after for one in outcomes] for outcomes in each), strict=True)]
     assert [outcome.metric_after for outcome in both] == pytest.approx(sums, abs=1e-5)
 
@@ -274,8 +274,8 @@ def test_effects_are_of_all_tokens(run: Run, circuit: Circuit) -> None:
     measured = circuit.effects(like="resting").measured
     assert measured is not None
     stand_in = baseline(whole, like="resting")
-    both, last = question(whole, metric_of(circuit), stand_in), question(whole, Metric(*told.asked[1]), stand_in)
-    first = question(run, Metric(*told.asked[0]), replace(stand_in, writes=stand_in.writes[:, : len(run)]))
+    both, last = question(whole, metric_of(circuit), stand_in), question(whole, Metric(*told.predicted[1]), stand_in)
+    first = question(run, Metric(*told.predicted[0]), replace(stand_in, writes=stand_in.writes[:, : len(run)]))
     assert both.ends == pytest.approx([a + b for a, b in zip(first.ends, last.ends, strict=True)], abs=1e-4)
     assert (measured.everything, measured.nothing) == pytest.approx(both.ends)
     assert measured.completeness == pytest.approx(1.0, abs=0.06)

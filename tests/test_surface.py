@@ -24,6 +24,11 @@ from keyhole.circuits import from_json
 from keyhole.circuits.text import node_label
 from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
+from keyhole.studies import families, sinks
+from keyhole.studies.curves.curves import curves
+from keyhole.studies.curves.splits import splits
+from keyhole.studies.directions.directions import shared
+from keyhole.studies.stability.stability import stability
 from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
@@ -58,7 +63,6 @@ LONG = {  # functions that have more parameters still
     "keyhole.features.discovery": {"discover", "head_features", "survey"},
     "keyhole.lab": {"change", "sparse_study"},
     "keyhole.naming": {"name"},
-    "keyhole.studies": {"compare", "families", "sinks"},
 }
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name
 SURFACE: dict[str, list[str]] = json.loads((Path(__file__).parent / "goldens" / "surface.json").read_text())
@@ -232,6 +236,19 @@ def test_help_explains_every_parameter(function: Callable[..., object]) -> None:
         if parameter.kind is parameter.VAR_KEYWORD:  # settings given by name: a list
             (options,) = get_args(parameter.annotation)
             assert re.findall(r"^ +- `(\w+)`: \S+ \S+", written, re.MULTILINE) == list(options.__annotations__)
+
+
+STUDIES = [
+    *(getattr(package, name) for package in (families, sinks) for name in package.__all__ if name.islower()),
+    *(keyhole.compare, shared, stability, curves, splits),
+]
+
+
+@pytest.mark.parametrize("function", STUDIES, ids=lambda function: function.__qualname__)
+def test_help_of_studies_has_an_example(function: Callable[..., object]) -> None:
+    """Which runs: it is a doctest."""
+    test_help_explains_every_parameter(function)
+    assert "\n>>> " in (inspect.getdoc(function) or "")
 
 
 def test_dir_shows_the_api_and_nothing_else() -> None:

@@ -85,6 +85,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Check": {"own": "plain_pass"},
+    "Curves": {"own": "own_circuits", "own_told": "own_text"},
+    "HeadUse": {"found": "verdict"},
     "Model": {
         "weights": "folded",
         "batches": "_batches",
@@ -95,6 +97,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "steady": "_steady",
     },
     "Run": {"attention": "pattern", "layer": "attention_run", "require_fresh": "_require_fresh", "stamp": "_stamp"},
+    "SinkSide": {"found": "verdict"},
+    "Stays": {"told": "spread"},
 }  # class -> old attribute -> new attribute; an underscore: internal from now on
 
 

@@ -231,7 +231,7 @@ def _require_edges(circuit: Circuit) -> None:
     _require_below(writers, readers, lambda i: f"edge {i}")
     tokens = np.where(_any_of(edges.side, "src", "value"), readers.src, readers.dest)
     given = (edges.side == "target") & (circuit.parameters.seeds == "given")  # firings anywhere in the prompt
-    answers = [end for end, _ in circuit.parameters.asked]  # several, of a continuation
+    answers = [end for end, _ in circuit.parameters.predicted]  # several, of a continuation
     given |= (edges.side == "target") & np.isin(writers.dest, answers)
     _every(
         given | (writers.dest == tokens),

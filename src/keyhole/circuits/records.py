@@ -138,13 +138,13 @@ class Sizes:
 # What did tracing choose? A frozen record per method, kept with the circuit and read back strictly.
 
 Place = tuple[int, int, int, int]  # layer, head, dest, src
-Asked = tuple[tuple[int, tuple[int, ...]], ...]  # where something is predicted, and which tokens
+Predicted = tuple[tuple[int, tuple[int, ...]], ...]  # where something is predicted, and which tokens
 
 
-def asked_at(end: int, ids: Sequence[int], *, continuation: bool) -> Asked:
+def predicted_at(end: int, ids: Sequence[int], *, continuation: bool) -> Predicted:
     """Where the tokens of an answer are predicted: all of them at `end`, or, of a continuation, the last one there.
 
-    >>> asked_at(7, (3, 4), continuation=False), asked_at(7, (3, 4), continuation=True)
+    >>> predicted_at(7, (3, 4), continuation=False), predicted_at(7, (3, 4), continuation=True)
     (((7, (3, 4)),), ((6, (3,)), (7, (4,))))
     """
     if not continuation:
@@ -173,9 +173,9 @@ class Parameters:
     against_probability: tuple[float, ...] = ()
 
     @property
-    def asked(self) -> Asked:
+    def predicted(self) -> Predicted:
         """Where the answer is predicted, and which tokens there: one place, or one for each token of a continuation."""
-        return asked_at(self.end, self.target_ids, continuation=self.continuation)
+        return predicted_at(self.end, self.target_ids, continuation=self.continuation)
 
     @property
     def likely(self) -> float:

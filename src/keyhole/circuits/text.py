@@ -165,7 +165,7 @@ def answer_label(circuit: Circuit) -> str:
 
 def answer_place(circuit: Circuit) -> str:
     """Where the answer is predicted: answer at 14:to; of a continuation, at 14:to and 15:New."""
-    places = [token_label(circuit.tokens, end) for end, _ in circuit.parameters.asked]
+    places = [token_label(circuit.tokens, end) for end, _ in circuit.parameters.predicted]
     return f"answer at {' and '.join(places)}"
 
 

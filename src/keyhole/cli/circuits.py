@@ -285,7 +285,7 @@ def trace(
     if not json:
         if both is not None:
             show.report(both.report())
-        prompt_text.likeliest(circuit.run or run, circuit.parameters.asked[0][0])
+        prompt_text.likeliest(circuit.run or run, circuit.parameters.predicted[0][0])
     write_each(out or [], lambda path: save(circuit, path, names=named, story=paths), json=json)
 
 

@@ -44,7 +44,6 @@ QueryMode = Literal["last", "indep"]
 Paper = Literal["svf", "svt", "cc", "talk"]
 CacheAction = Literal["clear"]
 EngineName = Literal["local", "ray"]
-Granularity = Literal["heads", "edges", "channels"]
 ExplainerName = Literal["statistics", "llm"]
 JudgeName = Literal["rule", "llm"]
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.records import SideName, Signal, asked_at
+from keyhole.circuits.records import SideName, Signal, predicted_at
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun_each
 from keyhole.models.numbers import exact_matmul
@@ -201,8 +201,8 @@ class Metric:
     @property
     def at(self) -> int | list[int]:
         """The position that predicts the answer, or of a continuation those of all its tokens: an index of logits."""
-        asked = asked_at(self.end, self.targets, continuation=self.continuation)
-        return [end for end, _ in asked] if self.continuation else self.end
+        places = predicted_at(self.end, self.targets, continuation=self.continuation)
+        return [end for end, _ in places] if self.continuation else self.end
 
     def of(self, logits: Float[Tensor, "*token vocab"]) -> float:
         """Mean logit of the targets minus that of the others; without others, the targets' log-probability.
@@ -214,8 +214,8 @@ class Metric:
     def rank(self, logits: Float[Tensor, "*token vocab"]) -> int:
         """Which place the likeliest target has among all tokens, from 1; of a continuation, its worst token."""
         if self.continuation:
-            own = logits.gather(-1, logits.new_tensor(self.targets, dtype=torch.long)[:, None])
-            return 1 + int((logits > own).sum(-1).max())
+            targets = logits.gather(-1, torch.tensor(self.targets, device=logits.device)[:, None])
+            return 1 + int((logits > targets).sum(-1).max())
         return 1 + int((logits > logits[list(self.targets)].max()).sum())
 
     def value(self, logits: Float[Tensor, "*token vocab"]) -> Float[Tensor, ""]:

@@ -168,7 +168,7 @@ class Batch:
 
     def _ends(self, row: int) -> list[int]:
         """Where the answer of a run is predicted; of one that was refused, anywhere."""
-        return [end for end, _ in self.settings[row].asked] if row in self.settings else [0]
+        return [end for end, _ in self.settings[row].predicted] if row in self.settings else [0]
 
     def _seeds(self) -> dict[int, list[Seed]]:
         """The writers at the end that each answer rests on: they hand on its influence, or wait to be explained."""
@@ -176,9 +176,10 @@ class Batch:
         for row, wanted in goals_of(self.writes, self.settings).items():
             with self.attempts.at(self.numbers[row]):
                 goals[row] = [goal() for goal in wanted]
-        choices = iter(seeds_of(self.writes, [goal for own in goals.values() for goal in own]))
-        for row, own in goals.items():
-            chosen = list(islice(choices, len(own)))
+        every = [goal for of_row in goals.values() for goal in of_row]
+        choices = iter(seeds_of(self.writes, every))
+        for row, of_row in goals.items():
+            chosen = list(islice(choices, len(of_row)))
             with self.attempts.at(self.numbers[row]):
                 seeds[row] = [seed for choose in chosen for seed in choose()]
                 if self.flows is not None:

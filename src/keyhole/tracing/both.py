@@ -65,8 +65,8 @@ class Both(Reported):
         from keyhole.circuits.files import document_of
 
         def answer(one: Answer) -> dict[str, Any]:
-            told = {"ids": list(one.ids), "texts": list(one.texts), "log_probabilities": list(one.log_probabilities)}
-            return {**told, "total": one.total, **circuit(one.circuit)}
+            tokens = {"ids": list(one.ids), "texts": list(one.texts), "log_probabilities": list(one.log_probabilities)}
+            return {**tokens, "total": one.total, **circuit(one.circuit)}
 
         def circuit(found: Circuit | Untraced) -> dict[str, Any]:
             return {"error": str(found.error)} if isinstance(found, Untraced) else {"circuit": document_of(found)}
@@ -100,11 +100,11 @@ class Both(Reported):
             "their first difference."
         )
         if not isinstance(self.apart, Untraced):
-            told = self.apart.parameters
-            where = token_label(self.apart.tokens, told.end)
+            parted = self.apart.parameters
+            where = token_label(self.apart.tokens, parted.end)
             summary += (
-                f" They part at {where}: one circuit has what speaks for {words_label(told.target_text)} against "
-                f"{words_label(told.against_text)}."
+                f" They part at {where}: one circuit has what speaks for {words_label(parted.target_text)} against "
+                f"{words_label(parted.against_text)}."
             )
         return Report(
             f"Two answers: {model_label(self.model)}",

@@ -11,7 +11,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.records import Accpp, Asked, Parameters, asked_at
+from keyhole.circuits.records import Accpp, Parameters, Predicted, predicted_at
 from keyhole.errors import KeyholeError
 from keyhole.settings.tracing import ChannelChoice as ChannelChoice
 from keyhole.settings.tracing import FirstToken as FirstToken
@@ -47,9 +47,9 @@ class Settings:
             )
 
     @property
-    def asked(self) -> Asked:
+    def predicted(self) -> Predicted:
         """Where the answer is predicted, and which tokens there."""
-        return asked_at(self.end, self.target_ids, continuation=self.continuation)
+        return predicted_at(self.end, self.target_ids, continuation=self.continuation)
 
     @property
     def seed_tau(self) -> float:
@@ -90,7 +90,7 @@ def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, list
         Likely(row, end, ids, chosen.seed_tau)
         for row, chosen in settings.items()
         if chosen.metric == "prob" or isinstance(chosen.metric, Probability)
-        for end, ids in chosen.asked
+        for end, ids in chosen.predicted
     ]
     goals: dict[int, list[Callable[[], Goal]]] = {row: [] for row in settings}
     for answer, goal in zip(answers, prob_goals(writes, answers), strict=True):
@@ -99,7 +99,7 @@ def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, list
         if isinstance(chosen.metric, Probe):
             goals[row].append(partial(probe_goal, writes, row, chosen.end, chosen.metric))
         elif chosen.metric == "linear":
-            for end, ids in chosen.asked:
+            for end, ids in chosen.predicted:
                 goals[row].append(partial(linear_goal, writes, row, end, list(ids), list(chosen.against_ids)))
     return goals
 
@@ -125,7 +125,7 @@ def _directions(
             raise KeyholeError("this circuit keeps neither its probe nor directions of its MLPs: trace again.")
         yield parameters.end, probe.to(writes.local)
         return
-    for end, ids in parameters.asked:
+    for end, ids in parameters.predicted:
         if parameters.seeds == "prob":
             answers = [Likely(0, end, ids)]
             yield end, prob_directions(writes, answers, *loss_of(writes, answers))[0]

@@ -11,7 +11,8 @@ from keyhole.circuits.circuit import Circuit, Node
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
 from keyhole.stats import Interval
-from keyhole.studies.sinks.explore import SinkSettings, study
+from keyhole.studies.settings import SinkSettings
+from keyhole.studies.sinks.explore import study
 from keyhole.studies.sinks.firings import StoredQuestion
 from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole.studies.sinks.report import sinks_figure
@@ -159,7 +160,7 @@ def _question(of_job: Subject, number: int) -> StoredQuestion:
 
 def _holds(side: SinkSide) -> bool:
     """Nearly the same signal in many heads: shared, anisotropy apart, and the cause of their firings."""
-    return side.found == "shared" and len(side.controlled) >= _MANY
+    return side.verdict == "shared" and len(side.controlled) >= _MANY
 
 
 def found_sinks(record: Rest) -> Findings:
@@ -189,7 +190,7 @@ def _of_side(side: SinkSide) -> list[Finding]:
     bare, strict = side.likeness[0], side.likeness[-1]
     whole = next(removal for removal in side.removals if removal.taken is None)
     return [
-        Finding("signals", side.found, claim, _holds(side)),
+        Finding("signals", side.verdict, claim, _holds(side)),
         Finding("heads", len(side.controlled)),
         Finding("cosine", Interval(*bare.cosine)),
         Finding("cosine, other channels", bare.shuffled_cosine[0]),

@@ -231,7 +231,7 @@ def _told(found: Sinks) -> dict[str, Any]:
         tables = [sink_text.likeness_table(side)] if side.likeness else []
         tables += [sink_text.removal_table(side)] if side.removals else []
         told = [{"columns": columns, "rows": rows} for columns, rows in tables]
-        sides.append({"side": side.side, "found": side.found, "lines": sink_text.head_lines(side), "tables": told})
+        sides.append({"side": side.side, "found": side.verdict, "lines": sink_text.head_lines(side), "tables": told})
     return {"opening": sink_text.opening(found), "sides": sides, "massive": sink_text.massive_lines(found)}
 
 
