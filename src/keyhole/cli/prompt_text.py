@@ -249,7 +249,7 @@ def _tree_legend(circuit: Circuit) -> str:
 
 def doubt(circuit: Circuit) -> None:
     """Notes, if the model hardly gives the traced answer or prefers it to the other, or the prompt is very short."""
-    parameters = found.parameters
+    parameters = circuit.parameters
     likely, other = parameters.likely, sum(parameters.against_probability)
     if parameters.target_probability and likely < _HARDLY:
         show.note(

@@ -30,7 +30,6 @@ from keyhole.tracing.answers import (
     continuation_of,
     follow,
     require_different,
-    token_ids,
 )
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.candidates import Sites
@@ -251,8 +250,7 @@ def _answered(request: TraceRequest, how: TraceSettings) -> Settings:
     run, target = request.run, Likeliest(1) if request.target is None else request.target
     end = run.position(request.end, "end")
     run._require_fresh()
-    assert not isinstance(request.against, Continuation), "it was followed"
-    against = tuple(token_ids(run, request.against, end))
+    against = () if request.against is None else tuple(choose_targets(run, request.against, end))
     if isinstance(target, Continuation) and len(target.ids) > 1:
         return Settings(tuple(target.ids), (), end, None, how.metric or "prob", how, continuation=True)
     metric = how.metric or ("linear" if against else "prob")

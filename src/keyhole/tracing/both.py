@@ -4,6 +4,7 @@ After the first token in which they differ, two answers stand in different texts
 the difference of their total log-probabilities, each answer's own circuit, and one circuit of where they part.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
@@ -62,14 +63,16 @@ class Both(Reported):
 
     def record(self) -> dict[str, Any]:
         """As plain data, with the circuits as their files have them."""
-        from keyhole.circuits.files import document_of
+        from keyhole.circuits.files import to_json
 
         def answer(one: Answer) -> dict[str, Any]:
             tokens = {"ids": list(one.ids), "texts": list(one.texts), "log_probabilities": list(one.log_probabilities)}
             return {**tokens, "total": one.total, **circuit(one.circuit)}
 
         def circuit(found: Circuit | Untraced) -> dict[str, Any]:
-            return {"error": str(found.error)} if isinstance(found, Untraced) else {"circuit": document_of(found)}
+            return (
+                {"error": str(found.error)} if isinstance(found, Untraced) else {"circuit": json.loads(to_json(found))}
+            )
 
         return {
             "model": self.model,
@@ -170,8 +173,8 @@ def trace_both(
     one, other = (Continuation(ids) for ids in pair)
     found = trace_many([prompt] * 2, [one, other], settings=how, errors="keep", progress=progress)
     (apart,) = trace_many([prompt], [one], against=[other], settings=replace(how, metric="linear"), errors="keep")
-    answers = [_answer(prompt, ids, circuit) for ids, circuit in zip(pair, found, strict=True)]
-    return Both(run.model.name, *answers, apart)
+    first, second = (_answer(prompt, ids, circuit) for ids, circuit in zip(pair, found, strict=True))
+    return Both(run.model.name, first, second, apart)
 
 
 def _one(run: "Run", answer: Target, end: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from keyhole.models.tokens import prompt_text
 from keyhole.progress import Progress, silent
 from keyhole.settings.fields import chosen
 from keyhole.settings.tracing import TraceOptions, TraceSettings
-from keyhole.tracing.answers import Continuation, Target, Tokens
+from keyhole.tracing.answers import Continuation, Target, Tokens, choose_targets
 from keyhole.tracing.batch import Attempts, Batch, Errors, TraceRequest, Untraced, followed
 from keyhole.tracing.linear import Probe
 from keyhole.tracing.svt import trace_svt
@@ -116,8 +116,11 @@ def trace(
             raise KeyholeError(
                 "svt begins with one token, and this answer is several: leave the method out, or give its first token."
             )
-        run, target, against, end = request.run, request.target, request.against, request.end
-        return trace_svt(run, target, against=against, settings=how.svt, metric=how.metric, end=end, progress=report)
+        run, end = request.run, request.run.position(request.end, "end")
+        other = None if request.against is None else choose_targets(run, request.against, end)
+        return trace_svt(
+            run, request.target, against=other, settings=how.svt, metric=how.metric, end=end, progress=report
+        )
     (circuit,) = _trace([request], how, Attempts([request.run], "raise"), report)
     assert isinstance(circuit, Circuit)
     return circuit
