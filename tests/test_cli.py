@@ -543,7 +543,7 @@ def test_contrast_of_lists_as_json() -> None:
 
 def test_contrast_of_a_file(tmp_path: Path) -> None:
     from contrasts import box_contrast
-    from keyhole.features.contrast.files import write_contrast
+    from keyhole.features.contrast.sites import write_contrast
 
     write_contrast(box_contrast(80, 3), tmp_path / "samples.jsonl")
     done = keyhole("contrast", str(tmp_path / "samples.jsonl"), "--head", "1.6", "--rank", "3", "--answers", "2")
@@ -617,7 +617,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
     from contrasts import box_contrast
     from keyhole.cli.app import app
     from keyhole.errors import UnwritableError
-    from keyhole.features.contrast.files import write_contrast
+    from keyhole.features.contrast.sites import write_contrast
 
     def full(path: Path, content: str | bytes) -> None:
         raise UnwritableError(f"cannot write {path} (No space left on device): choose another place.")

@@ -59,9 +59,7 @@ def _sorting(name: str) -> tuple[int, str]:
 
 
 LONG = {  # functions that have more parameters still
-    "keyhole.features.contrast": {"collect", "find_features", "pca_figure", "umap_figure"},
-    "keyhole.features.discovery": {"discover", "head_features", "survey"},
-    "keyhole.lab": {"change", "sparse_study"},
+    "keyhole.features.discovery": {"head_features"},
     "keyhole.naming": {"name"},
 }
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name
@@ -249,6 +247,25 @@ def test_help_of_studies_has_an_example(function: Callable[..., object]) -> None
     """Which runs: it is a doctest."""
     test_help_explains_every_parameter(function)
     assert "\n>>> " in (inspect.getdoc(function) or "")
+
+
+@pytest.mark.parametrize("package", ["features.contrast", "features.discovery", "features.sae", "lab", "qk"])
+def test_every_function_is_explained_by_its_help(package: str) -> None:
+    """Each parameter has a line, and there is an example that runs."""
+    module = importlib.import_module(f"keyhole.{package}")
+    everything = [
+        getattr(module, name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")
+    ]
+    functions = [public for public in everything if inspect.isfunction(public) and package in public.__module__]
+    assert len(functions) > 3
+    stars = {inspect.Parameter.VAR_KEYWORD: "**"}
+    for function in functions:
+        written = inspect.getdoc(function) or ""
+        arguments = written.partition("Args:\n")[2].partition("\n\n")[0]
+        explained = re.findall(r"^    ([*\w]+): \S+", arguments, re.MULTILINE)
+        parameters = inspect.signature(function).parameters.values()
+        assert explained == [stars.get(each.kind, "") + each.name for each in parameters], function
+        assert ">>> " in written, function
 
 
 def test_dir_shows_the_api_and_nothing_else() -> None:

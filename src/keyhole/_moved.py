@@ -28,6 +28,8 @@ MOVED: Mapping[str, str] = {
     "keyhole.faithful.splits": "keyhole.studies.curves.splits",
     "keyhole.family": "keyhole.studies.families",
     "keyhole.family.families": "keyhole.studies.families.families",
+    "keyhole.features.contrast.files": "keyhole.features.contrast.sites",
+    "keyhole.features.contrast.ranks": "keyhole.features.contrast.study_figures",
     "keyhole.lab.heads": "keyhole.lab",
     "keyhole.lab.heads.basis": "keyhole.lab.basis",
     "keyhole.lab.heads.sparse": "keyhole.lab.sparse",

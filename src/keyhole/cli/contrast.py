@@ -219,7 +219,7 @@ def _counts(source: str, sweep: str | None) -> list[int]:
 
 
 def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.features.contrast.files import read_contrast
+    from keyhole.features.contrast.sites import read_contrast
 
     if not is_file(path):
         raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")
