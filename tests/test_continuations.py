@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import keyhole
 from alike import assert_alike
 from commands import keyhole as keyhole_command
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, Continuation, KeyholeError, Model, Run, Untraced
+from keyhole.circuits.exports import signal_rows
 from keyhole.circuits.files import from_json
 from keyhole.circuits.records import Writer
 from keyhole.circuits.text import answer_label, circuit_text
@@ -21,9 +23,11 @@ from keyhole.faithfulness.effects import edge_of
 from keyhole.faithfulness.shares import question
 from keyhole.intervene import Metric, edge_cut, intervene
 from keyhole.intervene.cuts import metric_of
+from keyhole.models.tokens import token_label
 from keyhole.tracing.seeds import Likely, loss_of, prob_goals, state_of
 from keyhole.tracing.trace import trace, trace_many
 from keyhole.tracing.upstream import Writes
+from pages import chromium
 from tiny import Sizes
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -333,3 +337,21 @@ def test_neuronpedia_has_no_place_for_it(circuit: Circuit, tmp_path: Any) -> Non
     for name in ("mary.html", "mary.svg", "mary.graphml", "mary.mib", "mary.json"):
         circuit.save(tmp_path / name)
     assert keyhole.Circuit.load(tmp_path / "mary.json") == circuit
+
+
+def test_a_comparison_says_that_answers_are_of_other_lengths(run: Run, circuit: Circuit) -> None:
+    one, said = run.trace("Mary"), "is several tokens, traced together"
+    assert said in str(keyhole.compare(circuit, one)) and said not in str(keyhole.compare(circuit, circuit))
+
+
+def test_tables_and_pages_name_the_whole_answer(circuit: Circuit, tmp_path: Any) -> None:
+    seeds = [row for row in signal_rows(circuit) if row["side"] == "target"]
+    for row in seeds:
+        assert row["causes"] == f"answer at {token_label(circuit.tokens, circuit.nodes[row['source']].dest)}"
+    path = tmp_path / "mary.html"
+    circuit.save(path)
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        expect(page.locator("h1")).to_contain_text("Mary + .")
+        expect(page.locator("body")).to_contain_text("probability 1 ")
