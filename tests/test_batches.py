@@ -253,7 +253,7 @@ def test_checks_together_as_alone(variant: str) -> None:
             assert errors_of(mine) == pytest.approx(errors_of(its), rel=1e-3, abs=3e-6)
             assert mine.n_tokens == its.n_tokens and mine.exact == its.exact
         assert [check.exact for check in together] == [run in runs for run in every]
-    at_the_end = check_runs(Writes([runs[0], spoilt, bad]), logits_at=[4, 0, 6])
+    at_the_end = check_runs(Writes([runs[0], spoilt, bad]), logits_at=[[4], [0], [6]])
     assert [check.logits < check.tolerance for check in at_the_end] == [True, True, False]
 
 

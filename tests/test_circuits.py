@@ -273,7 +273,7 @@ def test_bad_requests_are_named(organism: keyhole.Model) -> None:
         ({"target": "Mary", "against": "John", "seeds": "prob"}, "belongs to"),
         ({"target": "Mary", "tau": 0.0}, "no weight is below 0"),
         ({"target": "Mary", "tau": lambda dest: 0.0}, "no weight is below 0"),
-        ({"target": "Mary and John"}, "not one token"),
+        ({"target": "Mary and John", "method": "svt"}, "begins with one token"),
         ({"target": "John", "against": "Mary"}, "prefers 'Mary' to 'John'"),
         ({"target": "to"}, "no more probability"),
     ]:

@@ -342,7 +342,7 @@ BAD = {
     "a counterfactual of another length": (("trace", PROMPT, "--counterfactual", "Mary ran"), "of equal length"),
     "a counterfactual that is none": (("trace", PROMPT, "--counterfactual", PROMPT), "this prompt itself"),
     "no target": (("trace", PROMPT, "--target", "Mary", "--top-k", "2"), "exactly one"),
-    "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John"), "one token"),
+    "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John", "--method", "svt"), "one token"),
     "answer it cannot explain": (("trace", PROMPT, "--target", "to"), "nothing to trace"),
     "an MLP with a head's option": (
         ("explain", PROMPT, "--mlp", "3", "--for", "Mary", "--why-not"),

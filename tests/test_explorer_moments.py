@@ -312,7 +312,7 @@ def test_any_token_can_be_the_answer(opened: Callable[..., Page], served: Served
     page.fill("[aria-label=Answer]", "Mary John")
     page.press("[aria-label=Answer]", "Enter")
     expect(page.locator(".answer-fields .error")).to_contain_text(
-        "'Mary John' is 2 tokens here, 'Mary' + 'John', and an answer is one token: ask for its first, 'Mary'."
+        "'Mary John' is 2 tokens here, 'Mary' + 'John', and the explorer asks for one token: for its first, 'Mary' "
     )
     page.click("[data-action=instead]")
     expect(page.locator(".answers-pane [data-action=trace]")).to_have_text("Trace Mary")

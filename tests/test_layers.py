@@ -46,7 +46,7 @@ CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
     *[
         ("models/run.py", f"Run.{name}")
-        for name in ("next", "sufficient", "toward", "trace", "with_edits", "writers", "_repr_html_")
+        for name in ("next", "sufficient", "toward", "trace", "trace_both", "with_edits", "writers", "_repr_html_")
     ],
     *[("models/model.py", f"Model.{name}") for name in ("contrast", "edited", "generate")],
     *[

@@ -586,7 +586,7 @@ def test_answers(client: httpx.Client, run: keyhole.Run) -> None:
     for one in found["tokens"]:
         assert one["probability"] == pytest.approx(float(likely[one["id"]]))
     several = ask(client, "answers", prompt=PROMPT, words=["John gave a"])
-    assert "is 3 tokens here, 'John' + 'gave' + 'a', and an answer is one token" in several["refused"]
+    assert "is 3 tokens here, 'John' + 'gave' + 'a', and the explorer asks for one token" in several["refused"]
     assert several["tokens"] == [] and several["instead"]["id"] == run.token_ids[4]
     long = ask(client, "answers", prompt=PROMPT, words=["John " * 5000])["refused"]
     assert "5000 tokens" in long and len(long) < 250

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keyhole.studies.comparison.compare import compare as compare
     from keyhole.studies.families.families import families as families
     from keyhole.studies.sinks.explore import sinks as sinks
+    from keyhole.tracing.answers import Continuation as Continuation
     from keyhole.tracing.answers import Likeliest as Likeliest
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Channels",
     "Circuit",
+    "Continuation",
     "Contrast",
     "Firing",
     "FiringTable",
@@ -66,6 +68,7 @@ __all__ = [
 _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
+    "Continuation": "keyhole.tracing.answers",
     "Contrast": "keyhole.features.contrast.sites",
     "Firing": "keyhole.tracing.firing",
     "FiringTable": "keyhole.qk.firings",

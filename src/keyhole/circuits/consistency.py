@@ -45,6 +45,7 @@ def require_consistent(circuit: Circuit) -> None:
     _every(of_nodes, lambda i: f"a firing is of node {circuit.firings.node[i]}, which does not exist.")
     (target,) = np.nonzero(circuit.nodes.kind == "target")[0].tolist()
     _require_parameters(circuit.parameters, len(circuit.tokens), end=int(circuit.nodes.dest[target]))
+    _require_continued(circuit)
     _require_edges(circuit)
     _require_firings(circuit)
     _require_mlps(circuit)
@@ -200,6 +201,18 @@ def _require_parameters(chosen: Parameters, n: int, *, end: int) -> None:
         require(good, "a firing that it started with is outside the model or the prompt.")
 
 
+def _require_continued(circuit: Circuit) -> None:
+    """An answer of several tokens is one that tracing gives: its prompt has all but the last of them."""
+    chosen = circuit.parameters
+    if not chosen.continuation:
+        return
+    ids, end = chosen.target_ids, chosen.end
+    fits = 1 < len(ids) <= end + 1 and tuple(circuit.token_ids[end - len(ids) + 2 : end + 1]) == tuple(ids[:-1])
+    require(fits, "its answer is a continuation, whose tokens but the last do not end its prompt.")
+    plain = type(chosen) is Accpp and chosen.seeds in ("prob", "linear") and not chosen.against_ids
+    require(plain, "its answer is a continuation, which its method does not trace.")
+
+
 def _require_edges(circuit: Circuit) -> None:
     edges, nodes = circuit.edges, circuit.nodes
     if isinstance(circuit.parameters, Sufficient):
@@ -218,6 +231,8 @@ def _require_edges(circuit: Circuit) -> None:
     _require_below(writers, readers, lambda i: f"edge {i}")
     tokens = np.where(_any_of(edges.side, "src", "value"), readers.src, readers.dest)
     given = (edges.side == "target") & (circuit.parameters.seeds == "given")  # firings anywhere in the prompt
+    answers = [end for end, _ in circuit.parameters.predicted]  # several, of a continuation
+    given |= (edges.side == "target") & np.isin(writers.dest, answers)
     _every(
         given | (writers.dest == tokens),
         lambda i: (

@@ -13,7 +13,7 @@ those that torch pickles (.pt), are not read.
 import json
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -243,6 +243,8 @@ def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
     rows = []
     for index, edge in sorted(enumerate(circuit.edges), key=lambda pair: -score_of(pair[1])):
         writer, caused = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
+        if edge.side == "target" and circuit.parameters.continuation:
+            caused = replace(caused, dest=writer.dest, src=writer.dest)  # the token that is predicted there
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
         numbers = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
         measured = dict(zip(_MEASURED, numbers, strict=True))

@@ -241,6 +241,10 @@ def from_document(document: Any) -> Circuit:
     through = "mlps" in parts
     older = schema > 2 or (through == (schema == 2) and "measured" not in parts)
     require(older and ("sizes" in parts) == (schema == SCHEMA), f"its keys are not of schema {schema}.")
+    require(
+        schema == SCHEMA or "continuation" not in parts["parameters"],
+        f"its answer is a continuation, which files have from schema {SCHEMA} on.",
+    )
     accounted = {"influence"} if through else set()
     require(
         all(record.keys() & {"influence"} == accounted for record in (*parts["nodes"], *parts["edges"]))

@@ -49,6 +49,11 @@ def to_neuronpedia(
             "Neuronpedia's viewer draws no graph that has nothing above layer 0, and this circuit has not: save it as "
             ".json or .html."
         )
+    if circuit.parameters.continuation:
+        raise KeyholeError(
+            "Neuronpedia's viewer draws answers of one token, each at the token that predicts it, and this circuit's "
+            "answer is several: save it as .json or .html, or trace one of its tokens."
+        )
     ids = [_node_id(circuit, node) for node in circuit.nodes]
     text = _prompt(circuit)
     metadata: dict[str, Any] = {

@@ -138,6 +138,18 @@ class Sizes:
 # What did tracing choose? A frozen record per method, kept with the circuit and read back strictly.
 
 Place = tuple[int, int, int, int]  # layer, head, dest, src
+Predicted = tuple[tuple[int, tuple[int, ...]], ...]  # where something is predicted, and which tokens
+
+
+def predicted_at(end: int, ids: Sequence[int], *, continuation: bool) -> Predicted:
+    """Where the tokens of an answer are predicted: all of them at `end`, or, of a continuation, the last one there.
+
+    >>> predicted_at(7, (3, 4), continuation=False), predicted_at(7, (3, 4), continuation=True)
+    (((7, (3, 4)),), ((6, (3,)), (7, (4,))))
+    """
+    if not continuation:
+        return ((end, tuple(ids)),)
+    return tuple((end - len(ids) + 1 + i, (token,)) for i, token in enumerate(ids))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +160,8 @@ class Parameters:
     basis: Literal["linear", "homogeneous"]
     target_ids: tuple[int, ...] = ()
     against_ids: tuple[int, ...] = ()
-    end: int  # the position that predicts the answer
+    end: int  # the position that predicts the answer, or the last token of a continuation
+    continuation: bool = False  # do the targets follow one another, the prompt having all but the last of them?
     seeds: Literal["prob", "linear", "probe", "given"]
     probe_layer: int | None = None
     seed_tau: float = 0.8  # the share of the answer's log-likelihood that seeds "prob" carry
@@ -159,9 +172,22 @@ class Parameters:
     against_text: tuple[str, ...] = ()
     against_probability: tuple[float, ...] = ()
 
+    @property
+    def predicted(self) -> Predicted:
+        """Where the answer is predicted, and which tokens there: one place, or one for each token of a continuation."""
+        return predicted_at(self.end, self.target_ids, continuation=self.continuation)
+
+    @property
+    def likely(self) -> float:
+        """How likely the model finds the answer: any of its targets, or all of a continuation; 0 if that is unknown."""
+        return math.prod(self.target_probability) if self.continuation else sum(self.target_probability)
+
     def record(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"method": self.method, **asdict(self)}
+        """As plain data; answers that are no continuation are as they were before there were others."""
+        record = {"method": self.method, **asdict(self)}
+        if not self.continuation:
+            del record["continuation"]
+        return record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.records import Sufficient, Writer
+from keyhole.circuits.records import Parameters, Sufficient, Writer
 from keyhole.circuits.shown import SHOWN
 from keyhole.models.tokens import token_label
 
@@ -67,7 +67,7 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Map
         + f", {count(len(circuit.firings), 'firing')} explained",
     ]
     root = kinds.index("target")
-    lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")
+    lines.append(f"{answer_place(circuit)}{answer_label(circuit)}")
     _Tree(circuit, width, names or {}, lines, shown={root}).branch(root, depth)
     if circuit.influence:
         lines.append(f"where influence ends: {ends_label(circuit)}")
@@ -97,15 +97,15 @@ def question_label(circuit: Circuit) -> str:
     """What was traced: words, firings that a trace began with, or a direction: 'Mary'; 3.1 (14:to <- 11:gave)."""
     parameters = circuit.parameters
     if parameters.target_text:
-        return words_label(parameters.target_text)
+        return _answer_text(parameters)
     starts = [node_label(Writer("head", *place), circuit.tokens) for place in getattr(parameters, "start", None) or ()]
     if len(starts) > 1:
         return f"{starts[0]} and {len(starts) - 1} more"
     return starts[0] if starts else "this direction"
 
 
-def ends_label(circuit: Circuit, most: int = 6) -> str:
-    """Where a circuit's influence ends: words by their tokens, everything else by its reason."""
+def ends_of(circuit: Circuit) -> dict[str, float]:
+    """Where a circuit's influence ends: words by their tokens, everything else by its reason; how much of it there."""
     ends: dict[str, float] = {}
     for node, share, leaf in zip(circuit.nodes, circuit.influence, circuit.leaves, strict=True):
         if leaf is not None:
@@ -113,7 +113,12 @@ def ends_label(circuit: Circuit, most: int = 6) -> str:
             if node.kind == "embedding" or leaf == "in layer 0":  # which has read nothing but words
                 who = token_label(circuit.tokens, node.src) + (" by heads in layer 0" if node.kind == "head" else "")
             ends[who] = ends.get(who, 0.0) + share
-    ranked = sorted(ends.items(), key=lambda end: -end[1])
+    return ends
+
+
+def ends_label(circuit: Circuit, most: int = 6) -> str:
+    """The same in a line, the largest first."""
+    ranked = sorted(ends_of(circuit).items(), key=lambda end: -end[1])
     shown = ", ".join(f"{name} {share:.0%}" for name, share in ranked[:most])
     return shown + (f", others {sum(share for _, share in ranked[most:]):.0%}" if len(ranked) > most else "")
 
@@ -148,19 +153,33 @@ def answer_label(circuit: Circuit) -> str:
     parameters = circuit.parameters
     if parameters.seeds == "probe":
         return f": a direction that layer {parameters.probe_layer} reads"
-    answer = _likely(parameters.target_text, parameters.target_probability, "probability ")
-    if not answer:
+    if not parameters.target_text:
         return f": begun with {question_label(circuit)}" if parameters.seeds == "given" else ""
+    answer = _answer_text(parameters) + (
+        f" (probability {parameters.likely:.3g})" if parameters.target_probability else ""
+    )
     mean = parameters.seeds == "linear" and not parameters.against_ids
     other = "the mean of all tokens" if mean else _likely(parameters.against_text, parameters.against_probability)
     return f": {answer} against {other}" if other else f": {answer}"
 
 
-def _likely(texts: Sequence[str], likely: Sequence[float], unit: str = "") -> str:
+def answer_place(circuit: Circuit) -> str:
+    """Where the answer is predicted: answer at 14:to; of a continuation, at 14:to and 15:New."""
+    places = [token_label(circuit.tokens, end) for end, _ in circuit.parameters.predicted]
+    return f"answer at {' and '.join(places)}"
+
+
+def _answer_text(parameters: Parameters) -> str:
+    """Any of some answers, with commas; the tokens of a continuation, which follow one another, with a plus."""
+    texts = parameters.target_text
+    return " + ".join(map(repr, texts)) if parameters.continuation else words_label(texts)
+
+
+def _likely(texts: Sequence[str], likely: Sequence[float]) -> str:
     """Words with what the model gives them together."""
     if not texts:
         return ""
-    return words_label(texts) + (f" ({unit}{sum(likely):.3g})" if likely else "")
+    return words_label(texts) + (f" ({sum(likely):.3g})" if likely else "")
 
 
 @dataclass

@@ -150,7 +150,10 @@ def trace(
     prompt: PromptArgument = None,
     *,
     target: Annotated[
-        list[str] | None, typer.Option(help="The answer that is traced; repeatable. Default: the likeliest next token.")
+        list[str] | None,
+        typer.Option(
+            help="The answer that is traced, one token or several; repeatable. Default: the likeliest next token."
+        ),
     ] = None,
     against: Annotated[
         list[str] | None,
@@ -218,12 +221,13 @@ def trace(
 ) -> None:
     """Which circuit is behind an answer?
 
-    Without a target the likeliest next token is traced. The last line says how much of the answer the circuit carries
-    by itself, against a baseline (--like, --counterfactual, --text). Effects (--effects)
-    say what the answer loses without each part; a circuit that suffices (--sufficient) is small enough to be read. A
-    story (--story) says of every step what it is worth by the
-    circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story, the page and
-    Neuronpedia's graph (mary.neuronpedia.json, for neuronpedia.org and circuit-tracer); other files stay without.
+    Without a target the likeliest next token is traced. A target of several tokens is followed and traced as one
+    answer; against another one, both are shown, and the circuit is that of the tokens where they part. The last line
+    says how much of the answer the circuit carries by itself, against a baseline (--like, --counterfactual, --text).
+    Effects (--effects) say what the answer loses without each part; a circuit that suffices (--sufficient) is small
+    enough to be read. A story (--story) says of every step what it is worth by the circuit's accounts, and what the
+    answer loses without it. Names (--names) stand in the tree, the story, the page and Neuronpedia's graph
+    (mary.neuronpedia.json, for neuronpedia.org and circuit-tracer); other files stay without.
 
     Examples:
 
@@ -261,7 +265,7 @@ def trace(
         raise KeyholeError(
             "--cover, --eps, --no-values and --constants are of circuits that go through MLPs: leave them out."
         )
-    wanted = _asked(targets, top_p, top_k)
+    wanted, both = _asked(targets, top_p, top_k), None
     if measuring.sufficient:
         circuit = search(run, wanted, others, measuring, baseline)
     else:
@@ -270,6 +274,8 @@ def trace(
         by = replace(by, through=mlps) if further else by
         with show.progress_bar("Tracing") as progress:
             circuit = run.trace(wanted, against=others or None, settings=by, progress=progress)
+            if others and _several(run, wanted, others):
+                both = run.trace_both(wanted, others, settings=replace(by, metric=None), progress=progress)
         circuit = measure(circuit, measuring, baseline)
     prompt_text.doubt(circuit)
     named = None if known is None else names_of_edges.edges(circuit, known, all_names)
@@ -277,8 +283,17 @@ def trace(
     if paths is None:
         prompt_text.circuit(circuit, json=json, depth=depth, names=named)
     if not json:
-        prompt_text.likeliest(run, circuit.parameters.end)
+        if both is not None:
+            show.report(both.report())
+        prompt_text.likeliest(circuit.run or run, circuit.parameters.predicted[0][0])
     write_each(out or [], lambda path: save(circuit, path, names=named, story=paths), json=json)
+
+
+def _several(run: Run, target: Target, against: list[str | int]) -> bool:
+    """Is one of two answers several tokens, so that they stand in different texts?"""
+    from keyhole.tracing.answers import continuation_of
+
+    return any(continuation_of(run, answer, len(run) - 1) is not None for answer in (target, against))
 
 
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:

@@ -250,7 +250,7 @@ def _tree_legend(circuit: Circuit) -> str:
 def doubt(circuit: Circuit) -> None:
     """Notes, if the model hardly gives the traced answer or prefers it to the other, or the prompt is very short."""
     parameters = circuit.parameters
-    likely, other = sum(parameters.target_probability), sum(parameters.against_probability)
+    likely, other = parameters.likely, sum(parameters.against_probability)
     if parameters.target_probability and likely < _HARDLY:
         show.note(
             f"the model hardly believes this answer (probability {likely:.2g}): the circuit shows what speaks for "

@@ -113,8 +113,8 @@ class Lab:
         run, metric = self.asked.run, self.asked.metric
         answers = dict[int, float]()
         with torch.no_grad(), exact_matmul(), run.model._steady():
-            for i, result, copy in rerun_each(run, copies, progress, all_logits=False):
-                answers[i] = metric.of(result.logits(run, copy, metric.end))
+            for i, result, copy in rerun_each(run, copies, progress, all_logits=metric.at != len(run) - 1):
+                answers[i] = metric.of(result.logits(run, copy, metric.at))
         return [answers[i] for i in range(len(copies))]
 
     def later(self, head: Head) -> list[Head]:

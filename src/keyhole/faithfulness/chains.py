@@ -70,7 +70,7 @@ class _Work:
         """How an MLP's write changes without its causes, then without as many others; run once for all its readers."""
         if node not in self.changes:
             copies = self.claims[node].removals(self.draws)
-            ran = rerun_each(self.run, copies, all_logits=self.metric.end != len(self.run) - 1)
+            ran = rerun_each(self.run, copies, all_logits=self.metric.at != len(self.run) - 1)
             changes = {i: _gone(self, node, i, result, at) for i, result, at in ran}
             self.changes[node] = [changes[i].change for i in range(len(copies))]
         return self.changes[node]
@@ -123,7 +123,7 @@ def _without_causes(work: _Work, mlp: TracedMlp, *, free: bool) -> Removal:
 def _gone(work: _Work, node: int, removal: int, result: Rerun, copy: int, *, free: bool = False) -> _Gone:
     claim = work.claims[node]
     left = claim.left(result, copy, removal)
-    answer = work.metric.of(result.logits(work.run, copy, work.metric.end))
+    answer = work.metric.of(result.logits(work.run, copy, work.metric.at))
     edges = [edge for edge in work.edges if free and work.circuit.edges[edge].sender == node]
     readers = {edge: _Effect(_free(work, edge, result, copy, answer), answer) for edge in edges}
     change = left - claim.place.computed[0]
@@ -156,7 +156,7 @@ def _chain(work: _Work, index: int) -> Removal:
         return [edits for edits, _ in puts]
 
     def see(k: int, result: Rerun, copy: int) -> _Effect:
-        answer = work.metric.of(result.logits(work.run, copy, work.metric.end))
+        answer = work.metric.of(result.logits(work.run, copy, work.metric.at))
         after = answer
         if edge.side == "mlp":
             reader = work.claims[edge.receiver]
@@ -184,7 +184,7 @@ def _put(work: _Work, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edi
         delta = vector_delta(run, cut, change)
         return Edits(heads=(head_edit(run, cut, delta),)), predicted(run, cut, delta, 1.0)
     every = torch.zeros_like(run.layers[0].resid, dtype=change.dtype)
-    every[node.dest] = change
+    every[circuit.nodes[edge.sender].dest] = change  # where it is written is where the answer is read
     return Edits(writers=(WriterEdit("mlp", len(run.layers) - 1, every),)), nan
 
 
@@ -207,7 +207,7 @@ def _causes_row(work: _Work, mlp: TracedMlp, gone: Sequence[_Gone]) -> Row:
 
 def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool = False) -> Row:
     edge = work.circuit.edges[index]
-    before = {"mlp": 1.0, "target": work.metric.of(work.run.logits[work.metric.end])}.get(edge.side)
+    before = {"mlp": 1.0, "target": work.metric.of(work.run.logits[work.metric.at])}.get(edge.side)
     weight = work.circuit.attention[edge.receiver] if before is None else before
     assert weight is not None
     agrees = None
@@ -229,7 +229,7 @@ def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool 
 
 
 def _answers(work: _Work, metrics: Sequence[float]) -> dict[str, Any]:
-    before = work.metric.of(work.run.logits[work.metric.end])
+    before = work.metric.of(work.run.logits[work.metric.at])
     return {
         "metric_before": before,
         "metric_after": metrics[0],

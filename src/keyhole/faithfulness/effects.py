@@ -60,9 +60,15 @@ def faithfulness(
 
 
 def edges_in(question: MaskedQuestion) -> int:
-    """How many token-level edges a model has in a prompt; the answer reads the last token alone."""
+    """How many token-level edges a model has in a prompt; the answer reads the tokens alone that predict it."""
     wiring = question.masked.wiring
-    return (len(wiring) - len(wiring.writers)) * len(question.run) + len(wiring.writers)
+    return (len(wiring) - len(wiring.writers)) * len(question.run) + len(wiring.writers) * len(_answers_at(question))
+
+
+def _answers_at(question: MaskedQuestion) -> list[int]:
+    """The tokens at which the answer is read."""
+    at = question.metric.at
+    return [at] if isinstance(at, int) else at
 
 
 def _halved(edges: EdgeList, question: MaskedQuestion, seed: int, draw: int) -> tuple[Mask, Mask]:
@@ -70,13 +76,14 @@ def _halved(edges: EdgeList, question: MaskedQuestion, seed: int, draw: int) -> 
     wiring, n, rng = question.masked.wiring, len(question.run), np.random.default_rng((seed, draw))
     half = rng.integers(0, 2, (*wiring.joined.shape, n), dtype=bool)
     every = wiring.edges[wiring.edges[:, 1] < len(wiring.readers) - 1]
+    answers = np.array(_answers_at(question))
     last = np.column_stack([np.argwhere(wiring.joined[:, -1]), np.full(len(wiring.writers), len(wiring.readers) - 1)])
     picked = rng.choice(edges_in(question), min(len(edges), edges_in(question)), replace=False)
     inside, into_answer = picked[picked < len(every) * n], picked[picked >= len(every) * n] - len(every) * n
     chosen = np.concatenate(
         [
             np.column_stack([every[inside // n], inside % n]),
-            np.column_stack([last[into_answer], np.full(len(into_answer), n - 1)]),
+            np.column_stack([last[into_answer // len(answers)], answers[into_answer % len(answers)]]),
         ]
     )
     without = half.copy()
@@ -134,7 +141,7 @@ def effects(
     stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
     posed = question(run, metric, stand_in)
     measured = measure(circuit, posed, what=what, progress=part_of(progress, 0.2, 1.0))
-    if like is not None and measured.faithfulness is not None:
+    if like is not None and measured.faithfulness is not None and not metric.continuation:  # others have one token
         others = kept_on_others(circuit_edges(circuit, posed), run, stand_in, like)
         measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
     return replace(circuit, measured=measured)
@@ -226,8 +233,10 @@ def edge_list(joints: Iterable[tuple[int, int, int] | None]) -> EdgeList:
 
 def edge_of(circuit: Circuit, edge: Edge, wiring: Wiring) -> tuple[int, int, int] | None:
     """A circuit's edge as writer, reader and the token where it is read; None: a constant's."""
-    reader = circuit.nodes[edge.receiver]
-    ends = wiring.number(circuit.nodes[edge.sender], reader, edge.side)
+    writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
+    ends = wiring.number(writer, reader, edge.side)
+    if edge.side == "target" and circuit.parameters.continuation:
+        reader = writer  # the answer is read where its writer writes: it is predicted at several tokens
     return None if ends is None else (*ends, int(getattr(reader, _AT[edge.side])))
 
 

@@ -161,9 +161,10 @@ class Masked:
     final_norm: Norm
     baseline: Float[Tensor, "writer *prompt pos d_model"] | None = None  # for all prompts, or of each; None: nothing
     error: float = 0.0  # of the logits with all edges kept, relative to the largest
+    answers: int | Sequence[int] = -1  # the token that predicts the answer; of a continuation, those that predict its
 
-    def logits(self, mask: Float[Tensor, "writer reader"]) -> Float[Tensor, "prompt vocab"]:
-        """The logits at the last token with this mask on all edges; those that do not exist are not looked at."""
+    def logits(self, mask: Float[Tensor, "writer reader"]) -> Float[Tensor, "prompt *answer vocab"]:
+        """The logits at the answer with this mask on all edges; those that do not exist are not looked at."""
         return self._forward(Stream(self, mask))
 
     def written(self) -> Writes:
@@ -172,20 +173,20 @@ class Masked:
         self._forward(stream)
         return stream.written
 
-    def masked_logits(self, masks: Sequence[Mask]) -> Float[Tensor, "mask vocab"]:
-        """The logits at the last token of copies with these masks, token by token; as many at a time as fit."""
+    def masked_logits(self, masks: Sequence[Mask]) -> Float[Tensor, "mask *answer vocab"]:
+        """The logits at the answer in copies with these masks, token by token; as many at a time as fit."""
         shape = (*self.wiring.joined.shape, self.words.shape[1])
         masks = [as_ground(mask, shape) for mask in masks]
         size = rows_at_once(self, masks)
         parts = [self._forward(Stream(self, masks[i : i + size])) for i in range(0, len(masks), size)]
         return torch.cat(parts)
 
-    def read(self, masks: Sequence[Mask]) -> tuple[Float[Tensor, "mask vocab"], Stream]:
+    def read(self, masks: Sequence[Mask]) -> tuple[Float[Tensor, "mask *answer vocab"], Stream]:
         """The same for copies at once, with everything that was written and read in them, to take gradients of."""
         stream = Stream(self, masks, keep=True)
         return self._forward(stream), stream
 
-    def _forward(self, stream: Stream) -> Float[Tensor, "row vocab"]:
+    def _forward(self, stream: Stream) -> Float[Tensor, "row *answer vocab"]:
         stream.write(stream.words[None], 1)
         n = self.model.dims.heads
         first = 0  # reader of the layer
@@ -205,9 +206,9 @@ class Masked:
                 x = stream.at_mlp(mlp, layer)
             stream.write_mlp(None if x is None else block.feed(x), layer)
             first = mlp + 1
-        last = stream.at(range(first, first + 1))[0, :, -1]
+        last = stream.at(range(first, first + 1))[0, :, self.answers]
         out = self.model.head_out()
-        return out.logits(last @ out.W_U / self.final_norm.scale(last)[:, None])
+        return out.logits(last @ out.W_U / self.final_norm.scale(last)[..., None])
 
     def kept(self, edges: np.ndarray) -> Float[Tensor, "writer reader"]:
         """A mask that keeps these edges (their numbers in `wiring.edges`) and no other."""

@@ -245,7 +245,7 @@ def _lost(
     words: Words, chosen: Sequence[tuple[int, ...]], which: range, metric: Metric, progress: Progress
 ) -> dict[tuple[int, ...], Float[np.ndarray, "copy"]]:
     """By how much the answer is less in some of the copies of each word."""
-    run, before = words.run, metric.of(words.run.logits[metric.end])
+    run, before = words.run, metric.of(words.run.logits[metric.at])
     texts = [copy for word in chosen for copy in words.copies([word], which.stop)[which.start :]]
     answers = np.array(answers_of(run.model, texts, metric, progress))
     return dict(zip(chosen, (before - answers).reshape(len(chosen), len(which)), strict=True))
@@ -260,6 +260,6 @@ def answers_of(
     with torch.no_grad(), exact_matmul():
         for start in range(0, len(texts), size):
             ids = torch.tensor([list(text) for text in texts[start : start + size]], device=model.hf.device)
-            answers += [metric.of(row) for row in model.hf(ids).logits[:, metric.end]]
+            answers += [metric.of(row) for row in model.hf(ids).logits[:, metric.at]]
             (progress or silent)(len(answers), len(texts))
     return answers

@@ -210,11 +210,11 @@ def _work(run: "Run", copies: Sequence[Edits]) -> int:
 
 
 def rows_of(
-    run: "Run", removals: Sequence[Removal], end: int, progress: Progress | None
+    run: "Run", removals: Sequence[Removal], at: int | list[int], progress: Progress | None
 ) -> tuple[list[Row], Stopped | None]:
     """Make all removals: their rows in the order given, and after how many it was stopped, if it was.
 
-    `end`: the token whose logits are looked at.
+    `at`: the token whose logits are looked at, or several.
     """
     progress, finished = progress or silent, dict[int, Sequence[Row]]()
     order = sorted(range(len(removals)), key=lambda i: -removals[i].influence)
@@ -222,7 +222,7 @@ def rows_of(
     try:
         while len(finished) < len(order):
             progress(len(finished), len(order))
-            _portion(run, removals, order, end=end, finished=finished, progress=progress)
+            _portion(run, removals, order, at=at, finished=finished, progress=progress)
         progress(len(order), len(order))
     except KeyboardInterrupt:
         stopped = Stopped(len(finished), len(order))
@@ -234,7 +234,7 @@ def _portion(
     removals: Sequence[Removal],
     order: Sequence[int],
     *,
-    end: int,
+    at: int | list[int],
     finished: dict[int, Sequence[Row]],
     progress: Progress,
 ) -> None:
@@ -253,7 +253,7 @@ def _portion(
     groups = batches(run, copies)
     ready = time.monotonic()
     for group in groups:
-        result = rerun(run, [copies[i] for i in group], all_logits=end != len(run) - 1)
+        result = rerun(run, [copies[i] for i in group], all_logits=at != len(run) - 1)
         for place, i in enumerate(group):
             number, k = owners[i]
             outcomes[number][k] = removals[number].see(k, result, place)

@@ -287,7 +287,7 @@ class MaskedQuestion(Question):
         return np.array([self.metric.of(row) for row in logits])
 
     def logits(self, masks: Sequence[Mask], progress: Progress | None = None) -> list[torch.Tensor]:
-        """The logits at the last token in copies with these masks."""
+        """The logits at the answer in copies with these masks."""
         rows: list[torch.Tensor] = []
         size = rows_at_once(self.masked, masks)
         with torch.no_grad(), exact_matmul():
@@ -312,7 +312,8 @@ def question(run: "Run", metric: Metric, baseline: Baseline) -> MaskedQuestion:
     if metric.end != len(run) - 1:
         raise KeyholeError("the run goes on after the token that predicts the answer: cut it there.")
     with run.model._steady():
-        return MaskedQuestion(run, metric, baseline, replace(masked([run]), baseline=baseline.writes))
+        answers = metric.at if metric.continuation else -1
+        return MaskedQuestion(run, metric, baseline, replace(masked([run]), baseline=baseline.writes, answers=answers))
 
 
 def joined(questions: Sequence[MaskedQuestion]) -> Masked:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.records import OFFSETS, Sufficient, Writer
-from keyhole.circuits.text import answer_label, count, node_label
+from keyhole.circuits.text import answer_label, answer_place, count, node_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes
 from keyhole.faithfulness.routes import Group, Kind, Path, Route, Step, Story, Ways, Word, groups_on, verdict
@@ -152,8 +152,7 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
     `long`: with every writer of a step, and not only those that carry most of it.
     """
     circuit = story.circuit
-    where = token_label(circuit.tokens, circuit.parameters.end)
-    first = f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"
+    first = f"{model_label(str(circuit.model['name']))}, {answer_place(circuit)}{answer_label(circuit)}"
     lead = [] if story.answer is None else [f"{story.metric} {story.answer:+.2f}"]
     lines = _folded([first + ";" * bool(lead), *lead], "", " ", width)
     if pieces := words_pieces(story):

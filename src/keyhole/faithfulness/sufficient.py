@@ -202,7 +202,7 @@ def circuit_of(question: MaskedQuestion, result: Found, run: "Run", wanted: Suff
         if (index[writer], index[head], s.side) not in whole
     ]
     searched = {edges[i].receiver for i in range(len(edges)) if edges[i].channels}
-    (check,) = check_runs(Writes([run]), logits_at=[metric.end])
+    (check,) = check_runs(Writes([run]), logits_at=[[metric.end]])
     checked(check, run)
     return Circuit(
         model=model_facts(run.model),

@@ -64,7 +64,7 @@ def verify(
             note = "note: this file is of an older version, which kept no probe's direction: MLPs are not verified"
         elif not some:
             removals += mlp_removals(circuit, run, metric, mode=mode, draws=draws)
-        rows, stopped = rows_of(run, removals, metric.end, progress)
+        rows, stopped = rows_of(run, removals, metric.at, progress)
     return Verification(mode, draws, tuple(rows), note, stopped)
 
 

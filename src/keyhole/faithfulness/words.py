@@ -49,7 +49,7 @@ def measured(
     if like is not None and not isinstance(like, str):
         like = [as_far(prompt, run, whole) for prompt in like]
     counterfactual = None if counterfactual is None else as_far(counterfactual, run, whole)
-    answer = metric.of(run.logits[metric.end])
+    answer = metric.of(run.logits[metric.at])
     story = replace(story, metric="logit difference" if metric.against else "log-probability", answer=answer)
     exchanged = (like is None or isinstance(like, str)) and counterfactual is None and run.model.tokenizer is not None
     if exchanged:
@@ -76,7 +76,7 @@ def deciding_words(
     run: "Run", metric: Metric, influences: Mapping[int, float], *, progress: Progress | None = None
 ) -> tuple[Word, ...]:
     """The words of a prompt, each exchanged for others: those that change the answer most often first."""
-    answer, words, template = metric.of(run.logits[metric.end]), [], template_tokens(run)
+    answer, words, template = metric.of(run.logits[metric.at]), [], template_tokens(run)
     least = least_effect(answer, lead=bool(metric.against))
     for tokens, lost in effects_of_words(run, metric, least=least, progress=progress).items():
         flips = float((lost > answer).mean()) if metric.against else None

@@ -88,7 +88,7 @@ def _cut(circuit: Circuit, node: int, signals: Sequence[Signal]) -> Cut:
 def metric_of(circuit: Circuit) -> Metric:
     """What a circuit's answer is measured by."""
     parameters = circuit.parameters
-    return Metric(parameters.end, parameters.target_ids, parameters.against_ids)
+    return Metric(parameters.end, parameters.target_ids, parameters.against_ids, parameters.continuation)
 
 
 def run_of(circuit: Circuit, model: "Model | None") -> "Run":
@@ -234,12 +234,12 @@ def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> Cause
         result = rerun(run, claim.removals(draws))
         copies = range(len(result.captured.logits))
         shares = [claim.share(claim.left(result, copy, copy)) for copy in copies]
-        metrics = [metric.of(result.captured.logits[copy, metric.end]) for copy in copies]
+        metrics = [metric.of(result.captured.logits[copy, metric.at]) for copy in copies]
     return CausesRemoved(
         predicted=write.left,
         left=shares[0],
         control_left=tuple(shares[1:]),
-        metric_before=metric.of(run.logits[metric.end]),
+        metric_before=metric.of(run.logits[metric.at]),
         metric_after=metrics[0],
         control_metrics=tuple(metrics[1:]),
         agrees=left_agrees(shares[0], write.left, run.logits.dtype),

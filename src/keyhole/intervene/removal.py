@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.records import SideName, Signal
+from keyhole.circuits.records import SideName, Signal, predicted_at
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun_each
 from keyhole.models.numbers import exact_matmul
@@ -179,7 +179,9 @@ class Outcome:
     row: Float[Tensor, "pos"] | None = field(
         default=None, repr=False, compare=False
     )  # all weights of the first cut's dest
-    logits: Float[Tensor, "vocab"] | None = field(default=None, repr=False, compare=False)  # at the metric's end
+    logits: Float[Tensor, "*token vocab"] | None = field(
+        default=None, repr=False, compare=False
+    )  # where the metric asks
 
     @property
     def drop(self) -> float:
@@ -189,23 +191,39 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Metric:
-    """What the answer is measured by at position `end`."""
+    """What the answer is measured by at position `end`: it is given the logits there, `logits[metric.at]`."""
 
-    end: int  # position that predicts the answer
+    end: int  # position that predicts the answer; of a continuation, its last token
     targets: tuple[int, ...] = ()  # ids of right tokens
     against: tuple[int, ...] = ()  # ids of tokens they are held against
+    continuation: bool = False  # do the targets follow one another? Their log-probabilities are then summed
 
-    def of(self, logits: Float[Tensor, "vocab"]) -> float:
-        """Mean logit of the targets minus that of the others; without others, the targets' log-probability."""
+    @property
+    def at(self) -> int | list[int]:
+        """The position that predicts the answer, or of a continuation those of all its tokens: an index of logits."""
+        places = predicted_at(self.end, self.targets, continuation=self.continuation)
+        return [end for end, _ in places] if self.continuation else self.end
+
+    def of(self, logits: Float[Tensor, "*token vocab"]) -> float:
+        """Mean logit of the targets minus that of the others; without others, the targets' log-probability.
+
+        Of a continuation, the sum of its tokens' log-probabilities.
+        """
         return float(self.value(logits)) if self.targets else float("nan")
 
-    def rank(self, logits: Float[Tensor, "vocab"]) -> int:
-        """Which place the likeliest target has among all tokens, from 1."""
+    def rank(self, logits: Float[Tensor, "*token vocab"]) -> int:
+        """Which place the likeliest target has among all tokens, from 1; of a continuation, its worst token."""
+        if self.continuation:
+            targets = logits.gather(-1, torch.tensor(self.targets, device=logits.device)[:, None])
+            return 1 + int((logits > targets).sum(-1).max())
         return 1 + int((logits > logits[list(self.targets)].max()).sum())
 
-    def value(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+    def value(self, logits: Float[Tensor, "*token vocab"]) -> Float[Tensor, ""]:
         """The same, to take gradients of; there must be targets."""
         logits = logits.double()
+        if self.continuation:
+            tokens = torch.tensor(self.targets, device=logits.device)
+            return logits.log_softmax(-1).gather(-1, tokens[:, None]).sum()
         if self.against:
             return logits[list(self.targets)].mean() - logits[list(self.against)].mean()
         return logits.log_softmax(-1)[list(self.targets)].logsumexp(0)
@@ -265,7 +283,7 @@ def intervene(
             outcomes[i] = outcome_of(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
             if keep:
                 row = result.weights(run, copy, sets[i][0].layer, sets[i][0].head)[sets[i][0].dest].clone()
-                logits = result.logits(run, copy, metric.end).clone()
+                logits = result.logits(run, copy, metric.at).clone()
                 outcomes[i] = replace(outcomes[i], row=row, logits=logits)
     return [outcomes[i] for i in range(len(sets))]
 
@@ -342,8 +360,8 @@ def outcome_of(
         before=before,
         after=float(after),
         predicted=predicted(run, first, delta, factor),
-        metric_before=metric.of(run.logits[metric.end]),
-        metric_after=metric.of(result.logits(run, copy, metric.end)),
+        metric_before=metric.of(run.logits[metric.at]),
+        metric_after=metric.of(result.logits(run, copy, metric.at)),
         norm_ratio=float(changed.norm() / resid.norm()),
         cosine=float(torch.cosine_similarity(changed, resid, dim=0)),
     )

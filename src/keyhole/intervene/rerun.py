@@ -93,9 +93,10 @@ class Rerun:
         record = cut_attention(attention_batch(notes, notes.attn, run.model.family, run.model.dims), copy, len(run))
         return record.weights([head], range(len(run)))[0]
 
-    def logits(self, run: "Run", copy: int, end: int) -> Float[Tensor, "vocab"]:
-        """The logits at a token of one copy; counted from the last one, which may be the only one that has some."""
-        return self.captured.logits[copy, end - len(run)]
+    def logits(self, run: "Run", copy: int, at: int | list[int]) -> Float[Tensor, "*token vocab"]:
+        """The logits at a token or some of one copy; counted from the last, which may be the only one that has some."""
+        from_last = at - len(run) if isinstance(at, int) else [token - len(run) for token in at]
+        return self.captured.logits[copy, from_last]
 
     def mlp_write(self, run: "Run", copy: int, layer: int) -> Float[Tensor, "pos d_model"]:
         """What an MLP added to the residual stream in one copy, whatever was edited."""

@@ -59,12 +59,12 @@ def answers_without(
     True
     """
     run._require_fresh()
-    last = metric.end == len(run) - 1
+    last = metric.at == len(run) - 1
     with exact_matmul():
         copies = [Edits(silences=_silences(run, members, instead or {})) for members in sets]
         answers = dict[int, float]()
         for i, result, copy in rerun_each(run, copies, progress, all_logits=not last):
-            answers[i] = metric.of(result.logits(run, copy, metric.end))
+            answers[i] = metric.of(result.logits(run, copy, metric.at))
     return [answers[i] for i in range(len(sets))]
 
 
@@ -191,7 +191,7 @@ def _gradients(run: "Run", metric: Metric) -> Gradients:
         nothing = [torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype) for _ in blocks]
         edits = [WriterEdit(*block, zero.requires_grad_()) for block, zero in zip(blocks, nothing, strict=True)]
         result = rerun(run, [Edits(writers=tuple(edits))], gradients=True)
-        by_block = torch.autograd.grad(metric.value(result.captured.logits[0, metric.end]), nothing)
+        by_block = torch.autograd.grad(metric.value(result.captured.logits[0, metric.at]), nothing)
     return dict(zip(blocks, by_block, strict=True))
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from keyhole.qk.firings import FiringTable
     from keyhole.qk.omega import Basis
     from keyhole.tasks.example import Example
-    from keyhole.tracing.answers import NextTokens, Target, Tokens
+    from keyhole.tracing.answers import Continuation, NextTokens, Target, Tokens
+    from keyhole.tracing.both import Both
     from keyhole.tracing.candidates import Keys
     from keyhole.tracing.firing import Firing, Tau
     from keyhole.tracing.mlp_causes import Constants, MlpWrite
@@ -270,7 +271,7 @@ class Run:
         self,
         target: "Target" = None,
         *,
-        against: "Tokens | None" = None,
+        against: "Tokens | Continuation | None" = None,
         settings: TraceSettings | None = None,
         end: int | str = -1,
         progress: "Progress | None" = None,
@@ -280,8 +281,10 @@ class Run:
 
         Args:
             target: The answer: a token as text or id, several of them, `Likeliest(k)` or `Likeliest(p=0.9)`. Default:
-                the likeliest next token. Text must be one token; see `run.next()` for likely ones.
-            against: The other answer, given likewise: the lead of `target` over it is traced, not a probability.
+                the likeliest next token; see `run.next()`. A text of several tokens such as "New York", or a
+                `Continuation` of ids, is followed: its tokens are traced together, each where it is predicted.
+            against: The other answer, given likewise: the lead of `target` over it is traced, not a probability. Where
+                either is several tokens, at the first token in which they differ; see `run.trace_both`.
             settings: How it is traced: a `keyhole.tracing.TraceSettings`, whose fields are the choices below.
             end: The token after which the answer is predicted: a position or a text. Default: the last.
             progress: Called with the number of layers done and their total.
@@ -305,6 +308,34 @@ class Run:
         from keyhole.tracing.trace import trace
 
         return trace(self, target, against=against, settings=settings, end=end, progress=progress, **options)
+
+    def trace_both(
+        self,
+        target: "Target",
+        against: "Target",
+        *,
+        settings: TraceSettings | None = None,
+        end: int | str = -1,
+        progress: "Progress | None" = None,
+        **options: Unpack[TraceOptions],
+    ) -> "Both":
+        """Which circuits are behind two answers, side by side, where one or both are several tokens?
+
+        Args:
+            target: One answer, as text, id or `Continuation`.
+            against: The other, given likewise.
+            settings: How they are traced, as `trace` takes it.
+            end: The token after which they are predicted. Default: the last.
+            progress: Called with the number of layers done and their total.
+            **options: Choices by name, as `trace` takes them.
+
+        Returns:
+            A `Both`: the difference of total log-probabilities, each answer's circuit in its own run (`target`,
+            `against`), and the circuit of the first tokens in which they differ (`apart`). `print` shows it.
+        """
+        from keyhole.tracing.both import trace_both
+
+        return trace_both(self, target, against, settings=settings, end=end, progress=progress, **options)
 
     def with_edits(self, edits: "Sequence[Edit]") -> "Run":
         """The same prompt with edits: see `keyhole.edits`, and `keyhole.edits.changes` for what they did.

@@ -126,7 +126,7 @@ def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | N
         return _given_ids(model, [text])[0]
     if model.tokenizer is None:
         raise KeyholeError(f"{model.name} has no tokenizer: give {quoted(text)} as a token id.")
-    forms = _forms(model, text)
+    forms = text_forms(model, text)
     single = [ids[0] for ids in forms if len(ids) == 1]
     if not single:
         pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len)))) or "nothing"
@@ -137,7 +137,7 @@ def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | N
     return single[0] if logits is None else max(single, key=lambda i: float(logits[i]))
 
 
-def _forms(model: "Model", text: str) -> list[tuple[int, ...]]:
+def text_forms(model: "Model", text: str) -> list[tuple[int, ...]]:
     """Token ids of a text with a space before it and without; only with one where the text itself begins with a space.
 
     Tokenizers that put a space before any word themselves (Llama, GPT-2 with a prefix) have both forms in either case.

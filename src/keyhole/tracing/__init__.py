@@ -19,8 +19,9 @@ mlps/          why an MLP wrote this
 from keyhole.circuits.records import Removal, Signal, Writer
 from keyhole.settings.tracing import TraceOptions as Options
 from keyhole.settings.tracing import TraceSettings
-from keyhole.tracing.answers import Likeliest, NextToken, NextTokens
+from keyhole.tracing.answers import Continuation, Likeliest, NextToken, NextTokens
 from keyhole.tracing.batch import Untraced
+from keyhole.tracing.both import Both
 from keyhole.tracing.exactness import Check, check
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.linear import Probe
@@ -32,8 +33,10 @@ from keyhole.tracing.why import explain, signal_vector
 from keyhole.tracing.writers import Split, split
 
 __all__ = [
+    "Both",
     "Check",
     "Circuits",
+    "Continuation",
     "Firing",
     "Likeliest",
     "NextToken",

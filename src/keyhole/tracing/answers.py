@@ -12,7 +12,8 @@ from torch import Tensor
 
 from keyhole.brief import Table, as_dataframe
 from keyhole.errors import KeyholeError
-from keyhole.models.tokens import token_id, token_texts
+from keyhole.models.tokens import text_forms, token_id, token_texts
+from keyhole.strict import quoted, shortened
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -32,12 +33,35 @@ class Likeliest:
             raise KeyholeError(f"p is {self.p}, but a share of probability lies between 0 and 1.")
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Several tokens after one another as one answer, by their ids; of a text such as "New York", say the text itself.
+
+    >>> Continuation([5, 7]).ids
+    (5, 7)
+    """
+
+    ids: Sequence[int]  # in the order in which the model would write them
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(self.ids))
+        if not self.ids:
+            raise KeyholeError("a continuation is one or more token ids, and this one has none.")
+
+
 Tokens = str | int | Sequence[str | int]  # words or ids
-Target = Tokens | Likeliest | None  # None: the likeliest token
+Target = Tokens | Likeliest | Continuation | None  # None: the likeliest token
 
 
-def choose_targets(run: "Run", target: Tokens | Likeliest, end: int) -> list[int]:
-    """The tokens to trace."""
+def choose_targets(run: "Run", target: Tokens | Likeliest | Continuation, end: int) -> list[int]:
+    """The tokens to trace, any of which is the answer."""
+    if isinstance(target, Continuation):
+        if len(target.ids) > 1:
+            raise KeyholeError(
+                f"{_named(run, target.ids)} is an answer of {len(target.ids)} tokens, which `run.trace` alone knows: "
+                "give one token."
+            )
+        return token_ids(run, list(target.ids), end)
     if not isinstance(target, Likeliest):
         return token_ids(run, target, end)
     if target.k is not None and not 0 < target.k <= run.model.dims.vocab:
@@ -61,6 +85,59 @@ def token_ids(run: "Run", target: Tokens | None, end: int) -> list[int]:
         return []
     words = [target] if isinstance(target, str | int) else target
     return [token_id(run.model, word, run.logits[end]) for word in words]
+
+
+# Which tokens is an answer of several? A text that is no single token goes on after the prompt, token by token.
+
+
+def continuation_of(run: "Run", target: Target, end: int) -> tuple[int, ...] | None:
+    """The tokens of an answer that is several after one another; None: it is one token, or any of several."""
+    if isinstance(target, Continuation):
+        return tuple(token_ids(run, list(target.ids), end))
+    if isinstance(target, Likeliest | int) or target is None:
+        return None
+    words = [target] if isinstance(target, str) else list(target)
+    spans = [(word, tokens_of(run, word, end)) for word in words]
+    several = [(word, ids) for word, ids in spans if ids is not None]
+    if several and len(words) > 1:
+        word, ids = several[0]
+        raise KeyholeError(
+            f"{quoted(word)} is {len(ids)} tokens, {_named(run, ids)}, and several answers together are one token "
+            "each: trace it alone, or give its first token."
+        )
+    return several[0][1] if several else None
+
+
+def tokens_of(run: "Run", word: str | int, end: int) -> tuple[int, ...] | None:
+    """The tokens of a text that is several, with the space before it that makes the first one likelier; else None."""
+    if isinstance(word, int) or run.model.tokenizer is None:
+        return None  # `token_id` says what is wrong, if anything is
+    forms = text_forms(run.model, word)
+    return None if min(map(len, forms)) < 2 else max(forms, key=lambda ids: float(run.logits[end, ids[0]]))
+
+
+def follow(run: "Run", ids: Sequence[int], end: int) -> "Run":
+    """The prompt up to `end` and these tokens, in one pass; the run itself, if it goes on with them."""
+    run._require_fresh()
+    before = end + 1
+    if run.token_ids[before : before + len(ids)] == tuple(ids):
+        return run
+    return run.model.run([*run.token_ids[:before], *ids], bos=False)
+
+
+def require_different(run: "Run", right: Sequence[int], wrong: Sequence[int]) -> int:
+    """How many tokens two answers begin with alike; refused if there is no first token in which they differ."""
+    shared = next((i for i, (a, b) in enumerate(zip(right, wrong, strict=False)) if a != b), None)
+    if shared is None:
+        raise KeyholeError(
+            f"the answers {_named(run, right)} and {_named(run, wrong)} have no token in which they differ: what one "
+            "goes on with says nothing against the other. Hold it against another answer."
+        )
+    return shared
+
+
+def _named(run: "Run", ids: Sequence[int]) -> str:
+    return shortened(" + ".join(map(repr, token_texts(run.model.tokenizer, ids))))
 
 
 # What would the model say next? Its likeliest tokens, as a table.

@@ -148,10 +148,11 @@ def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) ->
 
 def answer_facts(run: "Run", settings: Settings) -> dict[str, Any]:
     """Which tokens the answer and the one it is held against are, and how likely the model finds each."""
-    likely, facts = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
-    for name, ids in (("target", settings.target_ids), ("against", settings.against_ids)):
-        facts[f"{name}_text"] = token_texts(run.model.tokenizer, ids)
-        facts[f"{name}_probability"] = tuple(likely[list(ids)].tolist())
+    facts = dict[str, Any]()
+    for name, places in (("target", settings.predicted), ("against", ((settings.end, settings.against_ids),))):
+        facts[f"{name}_text"] = token_texts(run.model.tokenizer, [token for _, ids in places for token in ids])
+        likely = [run.logits[end].double().softmax(-1)[list(ids)].tolist() for end, ids in places]
+        facts[f"{name}_probability"] = tuple(p for some in likely for p in some)
     return facts
 
 

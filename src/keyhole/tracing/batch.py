@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,7 +21,16 @@ from keyhole.circuits.records import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.tokens import prompt_text
 from keyhole.settings.tracing import TraceSettings
-from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
+from keyhole.tracing.answers import (
+    Continuation,
+    Likeliest,
+    Target,
+    Tokens,
+    choose_targets,
+    continuation_of,
+    follow,
+    require_different,
+)
 from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.candidates import Sites
 from keyhole.tracing.exactness import Check, check_runs
@@ -56,8 +66,31 @@ class TraceRequest:
 
     run: "Run"
     target: Target
-    against: Tokens | None
+    against: Tokens | Continuation | None
     end: int | str = -1
+
+
+def followed(request: TraceRequest) -> TraceRequest:
+    """The same with a run that has all but the last token of an answer of several; asked where they are predicted.
+
+    Against another answer, up to the first token in which the two differ: after it they are in different texts, and no
+    one circuit has both.
+    """
+    run, target, against = request.run, request.target, request.against
+    run._require_fresh()
+    end = run.position(request.end, "end")
+    right, wrong = continuation_of(run, target, end), continuation_of(run, against, end)
+    if right is None and wrong is None:
+        return request
+    if against is None or against == []:
+        assert right is not None
+        return TraceRequest(follow(run, right[:-1], end), Continuation(right), None, end + len(right) - 1)
+    one = right or tuple(choose_targets(run, Likeliest(1) if target is None else target, end))
+    other = wrong or tuple(choose_targets(run, against, end))
+    if (right is None and len(one) > 1) or (wrong is None and len(other) > 1):
+        raise KeyholeError("an answer of several tokens is held against one other answer, and these are several.")
+    alike = require_different(run, one, other)
+    return TraceRequest(follow(run, one[:alike], end), one[alike], other[alike], end + alike)
 
 
 @dataclass
@@ -122,7 +155,7 @@ class Batch:
         for layer in reversed(range(len(self.writes.runs[0].layers))):
             self._grow(layer)
             self.report(1)
-        ends = [self.settings[row].end if row in self.settings else 0 for row in range(len(self.numbers))]
+        ends = [self._ends(row) for row in range(len(self.numbers))]
         checks, circuits = check_runs(self.writes, logits_at=ends), dict[int, Callable[[], Circuit]]()
         facts = model_facts(self.writes.model)
         for row in self.alive:
@@ -132,15 +165,22 @@ class Batch:
         self.writes.release()
         return circuits
 
+    def _ends(self, row: int) -> list[int]:
+        """Where the answer of a run is predicted; of one that was refused, anywhere."""
+        return [end for end, _ in self.settings[row].predicted] if row in self.settings else [0]
+
     def _seeds(self) -> dict[int, list[Seed]]:
         """The writers at the end that each answer rests on: they hand on its influence, or wait to be explained."""
-        goals, seeds = dict[int, Goal](), dict[int, list[Seed]]()
-        for row, goal in goals_of(self.writes, self.settings).items():
+        goals, seeds = dict[int, list[Goal]](), dict[int, list[Seed]]()
+        for row, wanted in goals_of(self.writes, self.settings).items():
             with self.attempts.at(self.numbers[row]):
-                goals[row] = goal()
-        for row, choose in zip(goals, seeds_of(self.writes, list(goals.values())), strict=True):
+                goals[row] = [goal() for goal in wanted]
+        every = [goal for of_row in goals.values() for goal in of_row]
+        choices = iter(seeds_of(self.writes, every))
+        for row, of_row in goals.items():
+            chosen = list(islice(choices, len(of_row)))
             with self.attempts.at(self.numbers[row]):
-                seeds[row] = choose()
+                seeds[row] = [seed for choose in chosen for seed in choose()]
                 if self.flows is not None:
                     self.flows.seed(row, seeds[row])
                 else:
@@ -210,7 +250,9 @@ def _answered(request: TraceRequest, how: TraceSettings) -> Settings:
     run, target = request.run, Likeliest(1) if request.target is None else request.target
     end = run.position(request.end, "end")
     run._require_fresh()
-    against = tuple(token_ids(run, request.against, end))
+    against = () if request.against is None else tuple(choose_targets(run, request.against, end))
+    if isinstance(target, Continuation) and len(target.ids) > 1:
+        return Settings(tuple(target.ids), (), end, None, how.metric or "prob", how, continuation=True)
     metric = how.metric or ("linear" if against else "prob")
     ids: Sequence[int] = () if isinstance(metric, Probe) else choose_targets(run, target, end)
     likeliest = target if isinstance(target, Likeliest) else None

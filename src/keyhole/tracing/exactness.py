@@ -7,6 +7,7 @@ write from their folded weights.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -123,14 +124,14 @@ def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
 
 
 def check_runs(
-    writes: Writes, *, tolerance: float | None = None, logits_at: Sequence[int] | None = None
+    writes: Writes, *, tolerance: float | None = None, logits_at: Sequence[Sequence[int]] | None = None
 ) -> list[Check]:
-    """`check_run` of several runs side by side; with `logits_at`, logits are compared at that position of each run.
+    """`check_run` of several runs side by side; with `logits_at`, logits are compared at these positions of each run.
 
     Residual streams and logits are summed up at every token, in long prompts at some that are spread over them.
     """
     layers: list[list[LayerCheck]] = [[] for _ in writes.runs]
-    at = _spread(writes.n, logits_at or ())
+    at = _spread(writes.n, [end for ends in logits_at or () for end in ends])
     inside = writes.inside[:, at]
     with exact_matmul():
         total, depth = writes.layer(0).resid[:, at].to(writes.dtype), len(writes.runs[0].layers)
@@ -195,18 +196,20 @@ _NO_ATTENTION: dict[str, Any] = {"scores": None, "values": None, "deficient_head
 
 
 def _logits_errors(
-    writes: Writes, total: Float[Tensor, "runs at d_model"], at: list[int], ends: Sequence[int] | None
+    writes: Writes, total: Float[Tensor, "runs at d_model"], at: list[int], ends: Sequence[Sequence[int]] | None
 ) -> list[float]:
-    """Logits of what all writers wrote together, against the model's own: at all these tokens, or at one per run."""
+    """Logits of what all writers wrote together, against the model's own: at all tokens, or at some of each run."""
     out = writes.model.head_out()
     state = total.to(out.W_U.device) / writes.final_scale[:, at, None]
     if ends is None:
         logits = stack([run.logits for run in writes.runs])[:, at]
         return _relative(out.logits(state @ out.W_U) - logits.to(out.W_U), logits, writes.inside[:, at])
-    rows = torch.arange(len(writes.runs), device=state.device)
-    logits = torch.stack([run.logits[end] for run, end in zip(writes.runs, ends, strict=True)])[:, None]
-    summed = out.logits(state[rows, [at.index(end) for end in ends]] @ out.W_U)[:, None]
-    return _relative(summed - logits.to(summed), logits, torch.ones_like(summed[..., 0]))
+    of = [(row, end) for row, some in enumerate(ends) for end in some]
+    logits = torch.stack([writes.runs[row].logits[end] for row, end in of])[:, None]
+    rows, places = torch.tensor([row for row, _ in of], device=state.device), [at.index(end) for _, end in of]
+    summed = out.logits(state[rows, places] @ out.W_U)[:, None]
+    errors = iter(_relative(summed - logits.to(summed), logits, torch.ones_like(summed[..., 0])))
+    return [_worst(list(islice(errors, len(some)))) for some in ends]
 
 
 def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[int]:

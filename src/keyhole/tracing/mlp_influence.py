@@ -32,7 +32,7 @@ from keyhole.tracing.mlp_directions import (
     values_along,
 )
 from keyhole.tracing.mlp_places import Places, mlp_places, weights_of
-from keyhole.tracing.settings import answer_direction
+from keyhole.tracing.settings import answer_directions
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -214,8 +214,10 @@ def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
     flows = Flows(Writes([run]), Through(constants=parameters.constants or "baseline"))
     if circuit.directions and circuit.directions.keys() == set(circuit.mlps.node.tolist()):
         return _as_kept(flows, circuit)
-    along = answer_direction(flows.writes, parameters, circuit.probe)
-    _reach(flows, circuit, [(edge, along) for edge in _into(circuit, "target")])
+    along, seeds = answer_directions(flows.writes, parameters, circuit.probe), _into(circuit, "target")
+    if odd := [edge.sender for edge in seeds if circuit.nodes[edge.sender].dest not in along]:
+        raise KeyholeError(_CHANGED.format(node=odd[0]))
+    _reach(flows, circuit, [(edge, along[circuit.nodes[edge.sender].dest]) for edge in seeds])
     mlps: dict[int, ReadMlp] = {}
     for layer in reversed(range(len(run.layers))):
         mlps |= _mlps(flows, circuit, layer)

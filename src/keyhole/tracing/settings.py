@@ -3,7 +3,7 @@
 What is traced in one run: its answer, and how. Every choice, as a circuit keeps it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.records import Accpp, Parameters
+from keyhole.circuits.records import Accpp, Parameters, Predicted, predicted_at
 from keyhole.errors import KeyholeError
 from keyhole.settings.tracing import ChannelChoice as ChannelChoice
 from keyhole.settings.tracing import FirstToken as FirstToken
@@ -36,6 +36,7 @@ class Settings:
     likeliest: Likeliest | None = None  # how the targets were chosen, where they were not named
     metric: AnswerMetric = "prob"  # as it is for this answer, where `how` leaves it open
     how: TraceSettings = field(default_factory=TraceSettings)
+    continuation: bool = False  # do the targets follow one another, the last one predicted at `end`?
 
     def __post_init__(self) -> None:
         require_metric(self.metric)
@@ -44,6 +45,11 @@ class Settings:
                 '`against` belongs to the metric "linear", which it implies: "prob" traces the target\'s own '
                 "probability."
             )
+
+    @property
+    def predicted(self) -> Predicted:
+        """Where the answer is predicted, and which tokens there."""
+        return predicted_at(self.end, self.target_ids, continuation=self.continuation)
 
     @property
     def seed_tau(self) -> float:
@@ -57,6 +63,7 @@ class Settings:
             "target_ids": self.target_ids,
             "against_ids": self.against_ids,
             "end": self.end,
+            "continuation": self.continuation,
             "seeds": kinds.get(type(self.metric), self.metric),
             "probe_layer": self.metric.layer if isinstance(self.metric, Probe) else None,
             "seed_tau": self.seed_tau,
@@ -74,39 +81,54 @@ class Settings:
 # What are a circuit's seeds chosen for, and along which direction do they write?
 
 
-def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, Callable[[], Goal]]:
-    """What the seeds of each run are chosen for; whoever calls one is refused where there is nothing to choose for."""
-    likely = {
-        row: chosen
+def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, list[Callable[[], Goal]]]:
+    """What the seeds of each run are chosen for; whoever calls one is refused where there is nothing.
+
+    A continuation has a goal for each of its tokens, where it is predicted: log-probabilities add up.
+    """
+    answers = [
+        Likely(row, end, ids, chosen.seed_tau)
         for row, chosen in settings.items()
         if chosen.metric == "prob" or isinstance(chosen.metric, Probability)
-    }
-    answers = [Likely(row, chosen.end, chosen.target_ids, chosen.seed_tau) for row, chosen in likely.items()]
-    goals = dict(zip(likely, prob_goals(writes, answers), strict=True))
+        for end, ids in chosen.predicted
+    ]
+    goals: dict[int, list[Callable[[], Goal]]] = {row: [] for row in settings}
+    for answer, goal in zip(answers, prob_goals(writes, answers), strict=True):
+        goals[answer.run].append(goal)
     for row, chosen in settings.items():
         if isinstance(chosen.metric, Probe):
-            goals[row] = partial(probe_goal, writes, row, chosen.end, chosen.metric)
+            goals[row].append(partial(probe_goal, writes, row, chosen.end, chosen.metric))
         elif chosen.metric == "linear":
-            goals[row] = partial(
-                linear_goal, writes, row, chosen.end, list(chosen.target_ids), list(chosen.against_ids)
-            )
+            for end, ids in chosen.predicted:
+                goals[row].append(partial(linear_goal, writes, row, end, list(ids), list(chosen.against_ids)))
     return goals
 
 
 def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:
     """The writers at the end that the answer of a single run rests on."""
-    (choose,) = seeds_of(writes, [goals_of(writes, {0: settings})[0]()])
-    return choose()
+    goals = [goal() for goal in goals_of(writes, {0: settings})[0]]
+    return [seed for choose in seeds_of(writes, goals) for seed in choose()]
 
 
-def answer_direction(writes: Writes, parameters: Parameters, probe: Tensor | None = None) -> Float[Tensor, "d_model"]:
-    """Along which direction at the end did the seeds of a circuit write? `weight` of a seed is its write along it."""
-    end, targets = parameters.end, list(parameters.target_ids)
+def answer_directions(
+    writes: Writes, parameters: Parameters, probe: Tensor | None = None
+) -> dict[int, Float[Tensor, "d_model"]]:
+    """Along which direction did the seeds of a circuit write, by the token they write at? `weight` is their write."""
+    return dict(_directions(writes, parameters, probe))
+
+
+def _directions(
+    writes: Writes, parameters: Parameters, probe: Tensor | None
+) -> Iterator[tuple[int, Float[Tensor, "d_model"]]]:
     if parameters.seeds == "probe":
         if probe is None:
             raise KeyholeError("this circuit keeps neither its probe nor directions of its MLPs: trace again.")
-        return probe.to(writes.local)
-    if parameters.seeds == "prob":
-        answers = [Likely(0, end, tuple(targets))]
-        return prob_directions(writes, answers, *loss_of(writes, answers))[0]
-    return linear_direction(writes, 0, end, targets, list(parameters.against_ids)) / writes.runs[0].final_scale[end]
+        yield parameters.end, probe.to(writes.local)
+        return
+    for end, ids in parameters.predicted:
+        if parameters.seeds == "prob":
+            answers = [Likely(0, end, ids)]
+            yield end, prob_directions(writes, answers, *loss_of(writes, answers))[0]
+        else:
+            along = linear_direction(writes, 0, end, list(ids), list(parameters.against_ids))
+            yield end, along / writes.runs[0].final_scale[end]

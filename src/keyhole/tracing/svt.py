@@ -92,7 +92,7 @@ def trace_svt(
         places = places_of(run, rule, at)
         growing = _given(run, chosen, places, rule) if places else _seeded(run, chosen)
         _grow_all(growing, rule, progress)
-        (check,), facts = check_runs(growing.writes, logits_at=[at]), model_facts(run.model)
+        (check,), facts = check_runs(growing.writes, logits_at=[[at]]), model_facts(run.model)
         return build_circuit(growing, _parameters(run, chosen, rule, places), checked(check, run), facts)
 
 

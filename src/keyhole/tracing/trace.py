@@ -18,8 +18,9 @@ from keyhole.models.tokens import prompt_text
 from keyhole.progress import Progress, silent
 from keyhole.settings.fields import chosen
 from keyhole.settings.tracing import TraceOptions, TraceSettings
-from keyhole.tracing.answers import Target, Tokens
-from keyhole.tracing.batch import Attempts, Batch, Errors, TraceRequest, Untraced
+from keyhole.tracing.answers import Continuation, Target, Tokens, choose_targets
+from keyhole.tracing.batch import Attempts, Batch, Errors, TraceRequest, Untraced, followed
+from keyhole.tracing.linear import Probe
 from keyhole.tracing.svt import trace_svt
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _about(index: int, circuit: Circuit) -> dict[str, Any]:
         "prompt": index,
         "text": prompt_text(tokenizer, circuit.token_ids),
         "answer": " ".join(text.strip() for text in chosen.target_text),
-        "probability": sum(chosen.target_probability),
+        "probability": chosen.likely,
     }
 
 
@@ -101,7 +102,7 @@ def trace(
     run: "Run",
     target: Target = None,
     *,
-    against: Tokens | None = None,
+    against: Tokens | Continuation | None = None,
     settings: TraceSettings | None = None,
     end: int | str = -1,
     progress: Progress | None = None,
@@ -109,9 +110,18 @@ def trace(
 ) -> Circuit:
     """Trace the circuit behind one answer, predicted at `end`. See `Run.trace` for the options."""
     how, report = chosen(settings, TraceSettings, options), progress or silent
+    request = _asked(TraceRequest(run, target, against, end), how)
     if how.svt is not None:
-        return trace_svt(run, target, against=against, settings=how.svt, metric=how.metric, end=end, progress=report)
-    (circuit,) = _trace([TraceRequest(run, target, against, end)], how, Attempts([run], "raise"), report)
+        if isinstance(request.target, Continuation) and len(request.target.ids) > 1:
+            raise KeyholeError(
+                "svt begins with one token, and this answer is several: leave the method out, or give its first token."
+            )
+        run, end = request.run, request.run.position(request.end, "end")
+        other = None if request.against is None else choose_targets(run, request.against, end)
+        return trace_svt(
+            run, request.target, against=other, settings=how.svt, metric=how.metric, end=end, progress=report
+        )
+    (circuit,) = _trace([request], how, Attempts([request.run], "raise"), report)
     assert isinstance(circuit, Circuit)
     return circuit
 
@@ -121,7 +131,7 @@ def trace_many(
     runs: Sequence["Run"],
     targets: Sequence[Target] | None = None,
     *,
-    against: Sequence[Tokens | None] | None = None,
+    against: Sequence[Tokens | Continuation | None] | None = None,
     settings: TraceSettings | None = None,
     errors: Literal["raise"],
     progress: Progress | None = None,
@@ -134,7 +144,7 @@ def trace_many(
     runs: Sequence["Run"],
     targets: Sequence[Target] | None = None,
     *,
-    against: Sequence[Tokens | None] | None = None,
+    against: Sequence[Tokens | Continuation | None] | None = None,
     settings: TraceSettings | None = None,
     errors: Literal["keep"] = "keep",
     progress: Progress | None = None,
@@ -146,7 +156,7 @@ def trace_many(
     runs: Sequence["Run"],
     targets: Sequence[Target] | None = None,
     *,
-    against: Sequence[Tokens | None] | None = None,
+    against: Sequence[Tokens | Continuation | None] | None = None,
     settings: TraceSettings | None = None,
     errors: Errors = "keep",
     progress: Progress | None = None,
@@ -183,8 +193,17 @@ def trace_many(
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     if how.svt is not None:
         raise KeyholeError("svt traces one prompt at a time: call `run.trace` for each, or leave the method out.")
-    requests = [TraceRequest(*request) for request in zip(runs, answers, others, strict=True)]
-    return _trace(requests, how, Attempts(runs, errors), progress or silent)
+    attempts, requests = Attempts(runs, errors), list[TraceRequest]()
+    for i, given in enumerate(zip(runs, answers, others, strict=True)):
+        requests.append(TraceRequest(*given))
+        with attempts.at(i):
+            requests[i] = _asked(requests[i], how)
+    return _trace(requests, how, attempts, progress or silent)
+
+
+def _asked(request: TraceRequest, how: TraceSettings) -> TraceRequest:
+    """A request with an answer of several tokens followed; a probe asks for a direction, whatever the answer is."""
+    return request if isinstance(how.metric, Probe) else followed(request)
 
 
 def _trace(

@@ -234,6 +234,11 @@ def _remarks(first: Operand, second: Operand) -> list[str]:
         notes.append(_unlike(*sides))
     elif sides[1].against_ids and not sides[0].against_ids:
         notes.append(_unlike(*reversed(sides)))
+    if sides[0].continuation != sides[1].continuation:
+        notes.append(
+            "the answer of one side is several tokens, traced together, and the other's is not: shares of the one are "
+            "not shares of the other"
+        )
     return notes
 
 

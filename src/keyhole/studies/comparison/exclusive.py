@@ -291,7 +291,7 @@ def _effects(member: Member, plan: _Plan, model: "Model | None") -> _Found | Non
     metric, run = metric_of(member.circuit), run_of(member.circuit, model)
     if not metric.targets:
         raise KeyholeError("these circuits have no answer to measure by: trace with a target.")
-    clean = metric.of(run.logits[metric.end])
+    clean = metric.of(run.logits[metric.at])
     if metric.against and clean <= 0:
         return None
     generator = torch.Generator().manual_seed(plan.seed + (member.prompt or 0))

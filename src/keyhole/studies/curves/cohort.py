@@ -53,7 +53,7 @@ class CohortQuestion(Question):
     counterfactual: tuple[int, ...] | None = None  # token ids
 
     def __post_init__(self) -> None:
-        if self.metric.end != len(self.run) - 1:
+        if self.metric.at != len(self.run) - 1:
             raise KeyholeError("an answer is predicted before the last token, and edges are cut for the last one only.")
         if self.counterfactual is not None and len(self.counterfactual) != len(self.run):
             raise KeyholeError(

@@ -91,7 +91,7 @@ def _passed(
         rows = [[*questions[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
         captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)
         for row, (i, weight) in enumerate(zip(batch, _resting(model, captured, lengths, layer), strict=True)):
-            sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.end])
+            sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.at])
     return Passed(tuple(sinks), tuple(answers))
 
 

@@ -127,7 +127,7 @@ def _refusal(run: Run, word: str | int, pieces: list[int]) -> str:
     texts = [repr(text) for text in token_texts(run.model.tokenizer, pieces[:_PIECES])]
     shown = " + ".join([*texts, *(["..."] if len(pieces) > _PIECES else [])])
     several = f"{word!r:.60} is {len(pieces)} tokens here, {shown}"
-    return f"{several}, and an answer is one token: ask for its first, {texts[0]}."
+    return f"{several}, and the explorer asks for one token: for its first, {texts[0]} (`keyhole trace` takes all)."
 
 
 def _several(run: Run, word: str | int) -> list[int]:

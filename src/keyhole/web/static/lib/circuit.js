@@ -108,6 +108,7 @@ export function answerText(doc) {
     const text = nodeLabel({ kind: "head", layer, head, dest, src, attention: null }, doc.tokens);
     return more.length ? `${text} and ${more.length} more` : text;
   }
+  if (doc.parameters.continuation) return texts.map(visible).join(" + "); // one after another
   const first = texts.slice(0, 3).map(visible).join(", ");
   return texts.length > 3 ? `${first} and ${texts.length - 3} more` : first;
 }
@@ -116,9 +117,10 @@ export function answerText(doc) {
 export function answerFacts(doc) {
   const { target_probability: own = [], against_text: others = [], against_probability: rest = [] } = doc.parameters;
   const sum = (/** @type {number[]} */ all) => Number(all.reduce((a, b) => a + b, 0).toPrecision(3));
+  const product = (/** @type {number[]} */ all) => Number(all.reduce((a, b) => a * b, 1).toPrecision(3));
   const against = others.length ? `against ${others.slice(0, 3).map(visible).join(", ")}` : "";
   const told = [
-    own.length ? `probability ${sum(own)}` : "",
+    own.length ? `probability ${doc.parameters.continuation ? product(own) : sum(own)}` : "",
     against + (against && rest.length ? ` (${sum(rest)})` : ""),
   ];
   return told.filter(Boolean).join(", ");
