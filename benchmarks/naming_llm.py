@@ -30,7 +30,7 @@ from keyhole.naming.llm import Endpoint, Patience, Prompting, Talk, estimate, op
 from keyhole.naming.subjects import store_subjects
 from keyhole.naming.subjects.subject import Examples, Subject
 from keyhole.store import open_store
-from keyhole.store.manifest import model_of
+from keyhole.store.model import model_of
 
 ALIKE = 0.9  # cosine of both sides, above which two signals of a head count as one
 

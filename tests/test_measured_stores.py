@@ -13,8 +13,8 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.records import Measured, Sufficient
 from keyhole.store import Local, Outcome, Store, Tracing, bulk
 from keyhole.store.batches import Block, trace_block
-from keyhole.store.driver import MOST, alike_in, like_of
 from keyhole.store.schema import columns
+from keyhole.store.settings import MOST, alike_in, like_of
 from keyhole.studies.families.families import families
 from keyhole.tasks import Example, ioi, like, pronouns
 from keyhole.tasks.files import write_examples

@@ -18,7 +18,7 @@ from keyhole import KeyholeError
 from keyhole.errors import MissingModelError
 from keyhole.models.load import load
 from keyhole.models.organism import folder as organism_folder
-from keyhole.store.driver import Tracing
+from keyhole.store.settings import Tracing
 from keyhole.studies.comparison.exclusive import Cell, Exclusive
 from keyhole.studies.comparison.signals import Aggregated, Place, compare_aggregated
 from keyhole.studies.families import Agreement, Level, agreements, averages, clusters, jaccard

@@ -206,7 +206,7 @@ class StoreModel(ModelOptions):
     def load_of(self, store: Store) -> Model:
         """Load it; it is checked by its weights."""
         from keyhole.models.organism import source_named
-        from keyhole.store.manifest import model_of
+        from keyhole.store.model import model_of
 
         return model_of(store, self.load(self.model or source_named(store.manifest.model.get("name"))))
 

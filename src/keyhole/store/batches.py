@@ -18,8 +18,8 @@ from keyhole.faithfulness.sufficient import SearchRequest, ask, sufficient_toget
 from keyhole.models.model import Model
 from keyhole.models.run import Run
 from keyhole.settings.measuring import SufficientSettings
-from keyhole.store.driver import Alike, Tracing, like_of
 from keyhole.store.manifest import Outcome, Status
+from keyhole.store.settings import Alike, Tracing, like_of
 from keyhole.store.store import signal_vectors
 from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
 from keyhole.tasks.example import Example

@@ -24,9 +24,9 @@ from keyhole.models.tokens import encode
 from keyhole.progress import Progress, duration
 from keyhole.settings.tracing import Method
 from keyhole.store.batches import Batch, Block, BlockFailedError, batch_of
-from keyhole.store.driver import Tracing
 from keyhole.store.manifest import Manifest, Outcome, manifest_of
 from keyhole.store.parts import make_part
+from keyhole.store.settings import Tracing
 from keyhole.store.workers import torch_threads
 from keyhole.tasks.example import Example
 

@@ -19,9 +19,9 @@ from keyhole.models.model import Model
 from keyhole.models.numbers import require_same_weights
 from keyhole.models.organism import source_named
 from keyhole.store.batches import Block, BlockFailedError, trace_block
-from keyhole.store.driver import Tracing
 from keyhole.store.manifest import Manifest
 from keyhole.store.parts import Part, make_part
+from keyhole.store.settings import Tracing
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from typing import TypeVar
 
 from keyhole.models.model import Model
 from keyhole.progress import Progress
-from keyhole.store.driver import Tracing, bulk
+from keyhole.store.driver import bulk
 from keyhole.store.manifest import traced_prompts
+from keyhole.store.settings import Tracing
 from keyhole.store.store import Store, Where
 from keyhole.studies.comparison.signals import Member, draw, member
 from keyhole.studies.families.agreement import Agreement

@@ -36,7 +36,7 @@ from keyhole.naming.subjects.subject import (
 )
 from keyhole.progress import Progress, silent
 from keyhole.qk.omega import Basis, omega
-from keyhole.store.manifest import model_of
+from keyhole.store.model import model_of
 from keyhole.store.store import Store, Where
 from keyhole.tracing.writers import read_of
 

@@ -33,7 +33,7 @@ from keyhole.naming.subjects.kinds import (
 from keyhole.naming.subjects.subject import About, Subject, SubjectKind, distinct
 from keyhole.progress import Progress, silent
 from keyhole.settings.stores import NameSettings
-from keyhole.store.manifest import model_of
+from keyhole.store.model import model_of
 from keyhole.store.store import Store, Where, open_store
 from keyhole.strict import Index, parse_json, read, read_text, require, shortened
 

@@ -12,7 +12,7 @@ from keyhole.models.organism import source_named
 from keyhole.progress import Stage, quiet
 from keyhole.report import Report, Reported
 from keyhole.settings.fields import chosen
-from keyhole.store.manifest import model_of
+from keyhole.store.model import model_of
 from keyhole.studies.comparison.exclusive import Exclusive, remove_exclusive
 from keyhole.studies.comparison.operands import MOST, Comparable, Operand, TermComparison, compare_terms, operand
 from keyhole.studies.comparison.score import THRESHOLDS, Against, score

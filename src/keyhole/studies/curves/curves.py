@@ -14,7 +14,8 @@ from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.settings.fields import chosen
-from keyhole.store.manifest import model_of, spread
+from keyhole.store.manifest import spread
+from keyhole.store.model import model_of
 from keyhole.studies.curves.cohort import (
     LEAST,
     CohortQuestion,

@@ -19,7 +19,8 @@ import numpy as np
 from keyhole.errors import KeyholeError
 from keyhole.progress import Progress, silent
 from keyhole.settings.fields import chosen
-from keyhole.store.manifest import model_of, spread
+from keyhole.store.manifest import spread
+from keyhole.store.model import model_of
 from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_of, usable
 from keyhole.studies.curves.curves import Announce, stand_in_of, with_baseline
 from keyhole.studies.curves.cutting import Cutting, Ranked, Scores, ranked

@@ -21,7 +21,8 @@ from keyhole.models.numbers import exact_matmul, require_same_weights
 from keyhole.progress import Progress, Stage, quiet
 from keyhole.qk.omega import omega
 from keyhole.settings.fields import chosen
-from keyhole.store.manifest import model_of, some_prompts
+from keyhole.store.manifest import some_prompts
+from keyhole.store.model import model_of
 from keyhole.store.store import Store, open_store
 from keyhole.studies.directions.alike import TAKEN, Ambient, Likeness, Moments, clusters, directions, likeness, members
 from keyhole.studies.directions.heard import Heard, hear, joined, of_circuit

@@ -28,7 +28,8 @@ from keyhole.models.numbers import exact_matmul
 from keyhole.models.run import AttentionRun, Run
 from keyhole.progress import Progress, Stage, quiet, silent
 from keyhole.settings.fields import chosen
-from keyhole.store.manifest import model_of, some_prompts
+from keyhole.store.manifest import some_prompts
+from keyhole.store.model import model_of
 from keyhole.store.store import Store, open_store
 from keyhole.studies.directions.alike import (
     ALIKE,

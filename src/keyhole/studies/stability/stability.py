@@ -26,7 +26,8 @@ from keyhole.report import Report, Reported, Table
 from keyhole.settings.fields import chosen
 from keyhole.settings.tracing import TraceSettings
 from keyhole.stats import Interval, as_text, interval
-from keyhole.store.manifest import model_of, some_prompts, traced_prompts
+from keyhole.store.manifest import some_prompts, traced_prompts
+from keyhole.store.model import model_of
 from keyhole.studies.families.sets import circuit_sets
 from keyhole.studies.settings import StabilityOptions, StabilitySettings
 from keyhole.studies.stability.variations import Refused, Variation, retrace, rounded, settings_of, usual

@@ -16,7 +16,7 @@ from keyhole.models.organism import NAME as ORGANISM
 from keyhole.qk.channels import check_place
 from keyhole.settings.measuring import SufficientSettings
 from keyhole.settings.tracing import TraceSettings
-from keyhole.store.manifest import model_of
+from keyhole.store.model import model_of
 from keyhole.tasks.catalogue import like as prompts_like
 from keyhole.tasks.copying import OWN, ioi_example
 from keyhole.tasks.example import Example

@@ -1,0 +1,43 @@
+"""Which model made a store? The one in hand, or loaded by its name; its fingerprint says whether it is the same."""
+
+from typing import TYPE_CHECKING
+
+from keyhole.errors import KeyholeError
+from keyhole.models.numbers import require_same_weights
+from keyhole.models.organism import source_named
+from keyhole.store.store import Store
+
+if TYPE_CHECKING:
+    from keyhole.models.load import Source
+    from keyhole.models.model import Model
+
+
+def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
+    """The model of a store's circuits; one that has other weights is refused.
+
+    Without `model` it is loaded by the name that the store has, which for a file is its path as it was given.
+    """
+    from keyhole.models.load import load
+    from keyhole.models.model import Model
+
+    facts = store.manifest.model
+    if isinstance(model, Model):
+        loaded = model
+    else:
+        name = facts.get("name")
+        source = source_named(name) if model is None else model
+        try:
+            loaded = load(source)
+        except KeyholeError as error:
+            if model is not None:
+                raise
+            raise KeyholeError(
+                f"{store.path} was made with {name}, which cannot be loaded from here: {error}"
+            ) from error
+    require_same_weights(
+        loaded.fingerprint(),
+        facts["fingerprint"],
+        f"{store.path} was made with {facts.get('name')}, and {loaded.name} has other weights, or the same "
+        f"ones in another precision than {loaded.hf.dtype}: its circuits say nothing of them. Give what made it.",
+    )
+    return loaded
