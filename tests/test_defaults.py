@@ -24,6 +24,7 @@ from keyhole.cli.app import (
     tasks,
     where,
 )
+from keyhole.cli.generate import generate
 from keyhole.cli.models import basis as basis_command
 from keyhole.cli.name import name as name_command
 from keyhole.faithfulness import effects, sufficient
@@ -35,6 +36,7 @@ from keyhole.features.discovery.all_heads import SurveySettings, survey
 from keyhole.features.discovery.discovery import DiscoverySettings
 from keyhole.features.discovery.ica import Nonlinearity
 from keyhole.features.discovery.keys import View
+from keyhole.features.focus import focus
 from keyhole.intervene.removal import CutMode, Mode
 from keyhole.lab.basis import basis_study
 from keyhole.lab.payload_task import Latents
@@ -70,6 +72,7 @@ from keyhole_papers.command import reproduce as reproduce_command
 from keyhole_papers.experiment import Choices
 
 SAME = [
+    (generate, focus, {"strength"}),
     (look.heads, find_firings, {"tau", "dest"}),
     (look.channels, channels, {"dest", "src", "basis"}),
     (look.channels, Run.channels, {"dest", "src", "basis"}),
