@@ -1,6 +1,6 @@
 """The common style of all figures: colours, blank figures, axes, saving. matplotlib's global state is untouched."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -63,6 +63,18 @@ def heading(figure: Figure, title: str) -> None:
     figure.suptitle(wrapped(figure, title), x=0.01, ha="left", fontsize=11.5)
 
 
+def panels(
+    names: Iterable[str], title: str, size: tuple[float, float], *, x: str = "", y: str = "", sharey: bool = True
+) -> tuple[Figure, list[Any]]:
+    """A figure with a panel for each name, side by side; the first names the vertical axis."""
+    named, figure = list(names), blank(*size)
+    heading(figure, title)
+    axes = list(figure.subplots(1, len(named), sharey=sharey, squeeze=False)[0])
+    for axis, name in zip(axes, named, strict=True):
+        tidy(axis, name, x=x, y=y if axis is axes[0] else "")
+    return figure, axes
+
+
 def wrapped(figure: Figure, title: str, room: float = 1.0, *, size: float = _TITLE) -> str:
     """The title in lines that fit into the share `room` of the figure's width: longer ones would be cut off."""
     return fill(title, max(12, int(_TITLE * _TITLE / size * room * figure.get_figwidth())))
@@ -111,7 +123,11 @@ def scale(figure: Figure, axis: Any, image: Any, label: str) -> None:
 
 
 def colours(n: int, *, ordered: bool = False) -> list[str]:
-    """Colours that can be distinguished, `n` of them: a palette or, for ordered values, a ramp from dark to light.
+    """Colours that can be distinguished, also by readers who are blind to red or green.
+
+    Args:
+        n: How many.
+        ordered: Do they stand for ordered values? Then they go from dark to light. Default: a palette.
 
     >>> colours(2)
     ['#3465a4', '#e08a1e']
@@ -139,7 +155,11 @@ def plain(text: str) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as png, svg or pdf, by the suffix of the path, which is returned.
+    """Write a figure; equal figures give equal files.
+
+    Args:
+        figure: The figure.
+        path: A file .png, .svg or .pdf, which is returned.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
