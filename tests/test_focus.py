@@ -59,6 +59,7 @@ def test_a_span_is_a_text_or_positions(organism: Model, span: Any, tokens: tuple
         (PROMPT, " ", "the span is empty"),
         (PROMPT, [], "the span has no token"),
         (PROMPT, 99, "the span names token 99, but the prompt has 18 tokens"),
+        (PROMPT, 2.5, "the span is a text of the prompt or token positions, not 2.5"),
         (PROMPT, [1, 2.5], "the span names token 2.5, but"),
         ([2, 3, 4], "horse", "the prompt is token ids, in which 'horse' cannot be found"),
     ],

@@ -95,7 +95,7 @@ def generate(
     """
     if edit or focus is not None:
         if stream:
-            raise KeyholeError("--stream prints one answer as it comes, and --edit compares two: leave one out.")
+            raise KeyholeError("--stream prints one answer, and --edit and --focus compare two: leave --stream out.")
         more: dict[str, Any] = {"unrelated": unrelated, "kept": save_edits, "out": out, "json": json}
         look_at = None if focus is None else (focus, strength)
         _compared(source, prompt, settings, edit or [], look_at=look_at, controls=controls, **more)

@@ -6,7 +6,7 @@ edit multiplies the coordinates of the marked tokens' keys in it. A key that a q
 and one that it does not look for is not: the edit amplifies what the head does, which a constant bias does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
@@ -88,6 +88,8 @@ def span_tokens(model: "Model", prompt: "Prompt", span: Span, *, bos: bool | Non
         if not isinstance(prompt, str):
             raise KeyholeError(f"the prompt is token ids, in which {quoted(span)} cannot be found: give positions.")
         return _tokens_of_text(model, prompt, span, ids)
+    if not isinstance(span, SupportsIndex | Iterable):
+        raise KeyholeError(f"the span is a text of the prompt or token positions, not {quoted(span)}.")
     given = (span,) if isinstance(span, SupportsIndex) else tuple(span)
     if not given:
         raise KeyholeError("the span has no token: give a text of the prompt, or one token position or more.")
@@ -110,7 +112,10 @@ def _tokens_of_text(model: "Model", prompt: str, span: str, ids: tuple[int, ...]
         raise KeyholeError(
             f"the span {quoted(span)} stands in the prompt more than once: give more of the text, or token positions."
         )
-    return tuple(tokens_in(token_spans(model, prompt, ids), start, start + len(sought)))
+    tokens = tuple(tokens_in(token_spans(model, prompt, ids), start, start + len(sought)))
+    if not tokens:
+        raise KeyholeError(f"no token of the prompt covers the span {quoted(span)}: give token positions.")
+    return tokens
 
 
 # Which heads look up what is asked for, and by which coordinates of their keys? Once per model.
