@@ -51,9 +51,9 @@ def generate(
         float,
         typer.Option(
             help="With --focus: what the text's keys are multiplied with, in the features by which retrieval heads "
-            "find keys; 1 changes nothing. Default: 2."
+            "find keys; 1 changes nothing. Default: 3."
         ),
-    ] = 2.0,
+    ] = 3.0,
     controls: Annotated[
         int, typer.Option(min=0, help="How many edits of random channels, or heads, to compare with. Default: 2.")
     ] = 2,

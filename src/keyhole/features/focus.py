@@ -2,19 +2,20 @@
 
 Retrieval heads are found once per model, by a contrast: lists of things of several kinds, one kind of which is asked
 for. In each head the feature of the contrast is a subspace of its keys, by which asked items are told from others. An
-edit multiplies the coordinates of the marked tokens' keys in it. A key that a query looks for is looked at more then,
-and one that it does not look for is not: the edit amplifies what the head does, which a constant bias does not.
+edit multiplies the coordinates of the marked tokens' keys in it, which amplifies what the head does: a key that a query
+looks for is looked at more then, and one whose product with the query is negative is looked at less.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from keyhole import cache
 from keyhole.brief import Head, head_name
 from keyhole.edits.files import edits_of_json, to_json
-from keyhole.edits.records import At, FeatureEdit, require_number
+from keyhole.edits.records import At, FeatureEdit, Frame, require_number
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.collect import collect
 from keyhole.features.contrast.finding import Features, find_features
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.tokens import Prompt
 
-STRENGTH = 2.0
-_FRAME = "pre_rope"  # what a key says, wherever its token stands
+STRENGTH = 3.0  # side effects of some 0.007 nats on prose in SmolLM2: see docs/edits.md
+_FRAME: Frame = "pre_rope"  # what a key says, wherever its token stands
 _TESTED = 60  # lists that choose the heads; others make their features
 _FEWEST, _SHARE = 4, 0.05  # how many heads are taken: one in twenty, and some in small models
 _LEVEL = 0.05  # of the corrected p-value of a head's explained gap
@@ -64,9 +65,9 @@ def focus(
     >>> import keyhole
     >>> model = keyhole.load()
     >>> prompt = "Here is a list: apple, horse, coffee, truck. Find the animals:"
-    >>> edits = keyhole.focus(model, prompt, "horse", strength=3)
+    >>> edits = keyhole.focus(model, prompt, "horse", strength=2)
     >>> edits[0].side, edits[0].factor, str(edits[0].src)
-    ('src', 3, 'at 6')
+    ('src', 2, 'at 8')
     """
     require_number("strength", strength)
     where = At(span_tokens(model, prompt, span, bos=bos))
@@ -93,12 +94,14 @@ def span_tokens(model: "Model", prompt: "Prompt", span: Span, *, bos: bool | Non
     given = (span,) if isinstance(span, SupportsIndex) else tuple(span)
     if not given:
         raise KeyholeError("the span has no token: give a text of the prompt, or one token position or more.")
-    for position in given:
-        if not isinstance(position, SupportsIndex) or not -len(ids) <= position.__index__() < len(ids):
-            raise KeyholeError(
-                f"the span names token {quoted(position)}, but the prompt has {len(ids)} tokens, numbered from 0."
-            )
-    return tuple(sorted({position.__index__() % len(ids) for position in given}))
+    return tuple(sorted({_position(position, len(ids)) for position in given}))
+
+
+def _position(where: Any, n: int) -> int:
+    """One of n positions; negative ones count from the end."""
+    if not isinstance(where, SupportsIndex) or not -n <= operator.index(where) < n:
+        raise KeyholeError(f"the span names token {quoted(where)}, but the prompt has {n} tokens, numbered from 0.")
+    return operator.index(where) % n
 
 
 def _tokens_of_text(model: "Model", prompt: str, span: str, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -161,18 +164,17 @@ def read_features(path: Path, model: "Model") -> tuple[FeatureEdit, ...]:
 
 
 def _require_heads(model: "Model", heads: Sequence[Head]) -> tuple[Head, ...]:
-    chosen = tuple(tuple(head) if isinstance(head, Sequence) else head for head in heads)
-    if not chosen:
+    if not heads:
         raise KeyholeError("there are no heads to edit: give one or more, or None for the model's retrieval heads.")
-    for head in chosen:
-        if not isinstance(head, tuple) or len(head) != 2 or not all(map(is_index, head)):
+    for head in heads:
+        if not isinstance(head, Sequence) or len(head) != 2 or not all(map(is_index, head)):
             raise KeyholeError(f"a head is a layer and a number, such as (3, 6), not {quoted(head)}.")
         if head[0] not in model.attention_layers or head[1] >= model.dims.heads:
             raise KeyholeError(
-                f"there is no head {head_name(head)}: {model.name} has {model.dims.heads} heads in each of its "
-                f"{len(model.attention_layers)} attention layers."
+                f"there is no head {head_name((head[0], head[1]))}: {model.name} has {model.dims.heads} heads in each "
+                f"of its {len(model.attention_layers)} attention layers."
             )
-    return tuple(dict.fromkeys(chosen))
+    return tuple(dict.fromkeys((layer, head) for layer, head in heads))
 
 
 def _find(model: "Model", heads: tuple[Head, ...] | None, progress: Progress | None) -> tuple[FeatureEdit, ...]:
