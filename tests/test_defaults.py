@@ -71,7 +71,6 @@ from keyhole_papers.command import reproduce as reproduce_command
 from keyhole_papers.experiment import Choices
 
 SAME = [
-    (generate, focus, {"strength"}),
     (look.heads, find_firings, {"tau", "dest"}),
     (look.channels, channels, {"dest", "src", "basis"}),
     (look.channels, Run.channels, {"dest", "src", "basis"}),
@@ -145,6 +144,7 @@ def test_settings_have_the_same_defaults() -> None:
         Patience().per_minute,
     )
     assert defaults(circuits.trace)["seed_tau"] == Probability().tau
+    assert defaults(generate)["strength"] == defaults(focus)["strength"]
     assert all(defaults(circuits.trace)[f"top_{name}"] is default for name, default in defaults(Likeliest).items())
 
 
