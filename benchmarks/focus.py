@@ -1,6 +1,6 @@
 """Does a model that is told where to look answer better? Features of keys, and simpler edits of the same heads.
 
-    python benchmarks/focus.py .cache/smollm2.gguf --prose .cache/prose.txt [--n 40]
+    python benchmarks/focus.py .cache/smollm2.gguf --prose .cache/prose.txt [--n 40] [--budget 0.01]
 
 Four tasks: boxes and lists with distractors, a fact in the prompt that contradicts a known one, and an instruction. The
 span is what the answer follows from. A prompt counts as right where the answer's first token is likelier than that of
@@ -226,7 +226,9 @@ def main() -> None:
     parser.add_argument("--prose", type=Path, required=True)
     parser.add_argument("--n", type=int, default=40)
     parser.add_argument("--lines", type=int, default=6)
+    parser.add_argument("--budget", type=float, help="Use this one, in nats, and choose none.")
     args = parser.parse_args()
+    budgets = BUDGETS if args.budget is None else (args.budget,)
     model = keyhole.load(args.model) if args.model else keyhole.load()
     features = retrieval_features(model)
     heads = ", ".join(f"{f.head[0]}.{f.head[1]} ({len(f.basis)})" for f in features)
@@ -243,7 +245,7 @@ def main() -> None:
     strengths = {}
     for name, how in methods.items():
         grid = [divergence(model, lines[::2], plain[::2], how, s) for s in GRID]
-        strengths[name] = [at_budget(grid, budget) for budget in BUDGETS]
+        strengths[name] = [at_budget(grid, budget) for budget in budgets]
         print(f"{name}: KL at {GRID} {np.round(grid, 5)}; strengths {np.round(strengths[name], 2)}", flush=True)
     cases = {task: make(model, args.n) for task, make in TASKS.items()}
     without = {task: [lead(model, c, []) for c in made] for task, made in cases.items()}
@@ -252,13 +254,14 @@ def main() -> None:
         (name, i, task): [lead(model, c, how(strengths[name][i], At(c.marked))) for c in made[::2]]
         for task, made in cases.items()
         for name, how in methods.items()
-        for i in range(len(BUDGETS))
+        for i in range(len(budgets))
+        if len(budgets) > 1
     }
     shares = {key: float(np.mean(np.array(v) > 0)) for key, v in halves.items()}
     for (name, i, task), share in shares.items():
-        print(f"  chosen on: {task:18} {name:16} KL {BUDGETS[i]:<6} right {share:.2f}", flush=True)
-    best = max(range(len(BUDGETS)), key=lambda i: np.mean([share for (_, j, _), share in shares.items() if i == j]))
-    print(f"budget {BUDGETS[best]} nats")
+        print(f"  chosen on: {task:18} {name:16} KL {budgets[i]:<6} right {share:.2f}", flush=True)
+    best = max(range(len(budgets)), key=lambda i: sum(share for (_, j, _), share in shares.items() if i == j))
+    print(f"budget {budgets[best]} nats")
     report(model, methods, {name: s[best] for name, s in strengths.items()}, cases=cases, without=without)
     for name, how in methods.items():
         kl = divergence(model, lines[1::2], plain[1::2], how, strengths[name][best])
