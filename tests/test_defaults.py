@@ -24,6 +24,7 @@ from keyhole.cli.app import (
     tasks,
     where,
 )
+from keyhole.cli.generate import generate
 from keyhole.cli.models import basis as basis_command
 from keyhole.cli.name import name as name_command
 from keyhole.faithfulness import effects, sufficient
@@ -35,6 +36,7 @@ from keyhole.features.discovery.all_heads import SurveySettings, survey
 from keyhole.features.discovery.discovery import DiscoverySettings
 from keyhole.features.discovery.ica import Nonlinearity
 from keyhole.features.discovery.keys import View
+from keyhole.features.focus import focus
 from keyhole.intervene.removal import CutMode, Mode
 from keyhole.lab.basis import basis_study
 from keyhole.lab.payload_task import Latents
@@ -142,6 +144,7 @@ def test_settings_have_the_same_defaults() -> None:
         Patience().per_minute,
     )
     assert defaults(circuits.trace)["seed_tau"] == Probability().tau
+    assert defaults(generate)["strength"] == defaults(focus)["strength"]
     assert all(defaults(circuits.trace)[f"top_{name}"] is default for name, default in defaults(Likeliest).items())
 
 

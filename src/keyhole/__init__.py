@@ -15,6 +15,7 @@ from keyhole.version import __version__ as __version__
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
     from keyhole.features.contrast.sites import Contrast as Contrast
+    from keyhole.features.focus import focus as focus
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
@@ -58,6 +59,7 @@ __all__ = [
     "check",
     "compare",
     "families",
+    "focus",
     "load",
     "name",
     "open_store",
@@ -84,6 +86,7 @@ _HOMES = {
     "check": "keyhole.tracing.exactness",
     "families": "keyhole.studies.families.families",
     "compare": "keyhole.studies.comparison.compare",
+    "focus": "keyhole.features.focus",
     "load": "keyhole.models.load",
     "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",

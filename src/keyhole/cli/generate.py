@@ -15,6 +15,7 @@ from keyhole.files import require_file
 from keyhole.settings.measuring import GenerateSettings
 
 if TYPE_CHECKING:
+    from keyhole.edits import Edit
     from keyhole.generation.generated import Generated
 
 
@@ -38,6 +39,21 @@ def generate(
             "2 of head 3.6 times 0), 3.6*0 (all that the head writes) or mlp2*0 (an MLP); repeatable. Default: none.",
         ),
     ] = None,
+    focus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Write a second answer that looks more at this text, which stands once in the prompt, and compare. "
+            "Default: none.",
+        ),
+    ] = None,
+    strength: Annotated[
+        float,
+        typer.Option(
+            help="With --focus: what the text's keys are multiplied with, in the features by which retrieval heads "
+            "find keys; 1 changes nothing. Default: 3."
+        ),
+    ] = 3.0,
     controls: Annotated[
         int, typer.Option(min=0, help="How many edits of random channels, or heads, to compare with. Default: 2.")
     ] = 2,
@@ -52,7 +68,8 @@ def generate(
         typer.Option(metavar="FILE.json", help="Write the edits to a file, for this model alone. Default: none."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the comparison: .json, .html or .csv; it needs --edit. Default: none.")
+        Path | None,
+        typer.Option(help="Write the comparison: .json, .html or .csv; it needs --edit or --focus. Default: none."),
     ] = None,
     stream: Annotated[
         bool | None, typer.Option("--stream/--no-stream", help="Print tokens as they come. Default: in a terminal.")
@@ -68,22 +85,23 @@ def generate(
 
         keyhole generate "When Mary and John went to the store, John gave a drink to"
 
-        keyhole generate "When Mary and John went to the store, John gave a drink to" --max-new-tokens 1 --json
-
         keyhole generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3 --stop "."  --model gpt2
 
         keyhole generate "What is the capital of France?" --chat --system "Be brief." --model SmolLM2.gguf
 
         keyhole generate "When Mary and John went to the store, John gave a drink to" --edit "1.6:5*-1" --edit "3.6*0"
+
+        keyhole generate "Here is a list: apple, horse, coffee, truck. Find the animals:" --focus "horse" --strength 3
     """
-    if edit:
+    if edit or focus is not None:
         if stream:
-            raise KeyholeError("--stream prints one answer as it comes, and --edit compares two: leave one out.")
+            raise KeyholeError("--stream prints one answer, and --edit and --focus compare two: leave --stream out.")
         more: dict[str, Any] = {"unrelated": unrelated, "kept": save_edits, "out": out, "json": json}
-        _compared(source, prompt, settings, edit, controls=controls, **more)
+        look_at = None if focus is None else (focus, strength)
+        _compared(source, prompt, settings, edit or [], look_at=look_at, controls=controls, **more)
         return
     if out is not None or unrelated is not None or save_edits is not None:
-        raise KeyholeError("--out, --unrelated and --save-edits are of a comparison: give an --edit.")
+        raise KeyholeError("--out, --unrelated and --save-edits are of a comparison: give an --edit or a --focus.")
     if json and stream:
         raise KeyholeError("--stream prints text and --json a record when all is written: leave one of them out.")
     text_or_ids = source.read(prompt)
@@ -113,6 +131,7 @@ def _compared(
     settings: GenerateSettings,
     texts: list[str],
     *,
+    look_at: tuple[str, float] | None,
     controls: int,
     unrelated: Path | None,
     kept: Path | None,
@@ -122,14 +141,18 @@ def _compared(
     """Two answers, without edits and with them."""
     from keyhole.edits import save_edits, side_effects
     from keyhole.edits.files import read_edits
+    from keyhole.features.focus import focus as find_focus
     from keyhole.generation import beside
     from keyhole.strict import read_text
 
-    edits = read_edits(texts)
+    edits: tuple[Edit, ...] = read_edits(texts)
     out = None if out is None else require_file(out, (".json", ".html", ".csv"))
     others = [line for line in read_text(unrelated).splitlines() if line.strip()] if unrelated is not None else []
     text_or_ids = source.read(prompt)
     model = source.load()
+    if look_at is not None:
+        with show.progress_bar("Finding retrieval heads") as progress:
+            edits += find_focus(model, text_or_ids, look_at[0], strength=look_at[1], bos=source.bos, progress=progress)
     answers = beside(model, text_or_ids, edits, controls=controls, bos=source.bos, settings=settings)
     show.as_json(answers.record()) if json else show.plain(str(answers))
     if others:

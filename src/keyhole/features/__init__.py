@@ -2,5 +2,6 @@
 
 contrast/   features from contrasts between keys
 discovery/  features without labels
+focus.py    edits that make a model look at marked text
 sae.py      directions of sparse autoencoders, compared with signals
 """
