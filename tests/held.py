@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -19,11 +20,12 @@ class Held:
         whole, self._gates[function] = getattr(work, function), threading.Event()
         gate = self._gates[function]
 
-        def waits(kept: Any, body: Any, told: Any) -> Any:
+        @wraps(whole)  # the server reads the request's fields off the function's types
+        def waits(kept: Any, body: Any, reporter: Any) -> Any:
             while not gate.is_set():
-                told.check()
+                reporter.check()
                 time.sleep(0.01)
-            return whole(kept, body, told)
+            return whole(kept, body, reporter)
 
         self._patch.setattr(work, function, waits)
 

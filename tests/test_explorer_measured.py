@@ -16,7 +16,7 @@ from keyhole import Model
 from keyhole.circuits.circuit import Circuit
 from keyhole.models.tokens import token_id
 from keyhole.tasks.catalogue import like
-from keyhole.web.server.asked import example_of
+from keyhole.web.server.circuits import example_of
 from keyhole.web.server.kept import Given, Kept
 from serving import PROMPT, Served, serving, until
 
@@ -269,7 +269,7 @@ def test_another_prompt_has_none_of_the_last_ones_prompts(page: Page, go: Callab
 def test_measuring_is_said_to_be_under_way_and_can_be_stopped(
     page: Page, go: Callable[..., None], held: Held, served: Served, function: str, slot: str, cancelled: str
 ) -> None:
-    held.hold("asked", function)
+    held.hold("circuits", function)
     go(page, traced="answer")
     expect(page.locator("ol.story > li").first).to_be_visible()
     if slot == "parts":
@@ -320,7 +320,7 @@ def test_a_search_in_the_middle_of_which_it_is_stopped(
 def test_another_prompt_in_the_middle_of_a_measurement_stops_it(
     page: Page, go: Callable[..., None], held: Held, served: Served
 ) -> None:
-    held.hold("asked", "faithfulness")
+    held.hold("circuits", "faithfulness")
     go(page, traced="answer")
     expect(page.locator(".measuring-bar [data-waiting=faithfulness]")).to_be_visible()
     page.fill("textarea[aria-label=Prompt]", OTHER)

@@ -310,12 +310,14 @@ def test_questions_are_fair(kind: Any, of: Any) -> None:
 
 
 def _check_picks(kind: str, of: str, halves: Halves, posed: Sequence[Posed]) -> None:
-    kept = {Marked(one.tokens, one.dest, one.src): one for one in halves.held if one.pick in ("top", "decile")}
+    kept = {Marked(one.tokens, one.dest, one.src): one for one in halves.held_out if one.pick in ("top", "decile")}
     firing = {(one.tokens, one.dest) for one in kept.values()}
     for one in posed:
         pair = one.question.texts[0]
         if one.truth:
-            deciles = {s.decile for s in halves.held if (s.tokens, s.dest, s.src) == (pair.tokens, pair.dest, pair.src)}
+            deciles = {
+                s.decile for s in halves.held_out if (s.tokens, s.dest, s.src) == (pair.tokens, pair.dest, pair.src)
+            }
             assert one.pick == "decile" if of == "all" else (one.pick == "top" or deciles & {8, 9})
         elif kind == "fuzzing":
             assert pair.tokens in {text for text, _ in firing}

@@ -370,7 +370,7 @@ def test_a_content_filter_is_a_refusal(tmp_path: Path) -> None:
         (failure(404, "The model `tiny` does not exist"), "knows no model 'tiny', or is no base URL"),
         (Said(404, b"<html>not here</html>"), "should end before /chat/completions.$"),
         (failure(400, "context too long\nby far"), r"\(status 400\).* It says: context too long by far"),
-        (Said(302, b"", (("Location", "http://127.0.0.1:9/v1"),)), "sends elsewhere"),
+        (Said(302, b"", (("Location", "http://127.0.0.1:9/v1"),)), "redirects"),
         (failure(429, "pay first", "insufficient_quota"), "no more credit"),
         (document({"detail": "x" * 500}, 405), r"x\.\.\.$"),
     ],

@@ -413,7 +413,10 @@ def test_the_command_tells_sides_and_cues_as_json_too(store: keyhole.store.Store
         (c.signal, c.how, c.src, c.fires) for c in broken_cues
     ]
     plain = command("name", str(store.path), *few, "--by", "order", folder=tmp_path).stdout
-    assert all(str(one) in plain for one in sides)
+    for side in sides:
+        assert side.group in plain and f"Prompt {side.prompt} stands for {side.circuits} circuits" in plain
+        words = {word for edge in side.edges for word in (f"{edge.share:.1%}", *edge.text.split(), *edge.name.split())}
+        assert words <= set(plain.split())  # in tables, texts fold
 
 
 # -- the command line ----------------------------------------------------------------------------------------------
@@ -423,8 +426,8 @@ def test_the_command_names_writes_and_goes_on(tmp_path: Path) -> None:
     few = ["--most", "4", "--random", "2", "--tokens", "2000"]
     told = command("name", "3.1", *few, "--out", "names.json", "--out", "n.html", "--folder", "f", folder=tmp_path)
     assert told.returncode == 0, told.stderr
-    out = told.stdout
-    never = "no name can pass: beside 2 random directions the smallest p-value is 1/3, above 0.05. Take --random 19 or"
+    out = " ".join(told.stdout.split())
+    never = "no name can pass: with 2 random directions the smallest p-value is 1/3, above 0.05. Take --random 19 or"
     assert never in told.stderr and never in out  # before the work, and with its result
     assert "detection, top" in out and "random directions" in out and (tmp_path / "f" / "examples.npz").exists()
     assert len(load_naming(tmp_path / "names.json").signals) == 4

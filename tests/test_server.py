@@ -43,7 +43,7 @@ from keyhole.tracing.linear import firing_probe
 from keyhole.web.notebook import Live
 from keyhole.web.page import story_lines
 from keyhole.web.server import bodies
-from keyhole.web.server.jobs import Limits, Told
+from keyhole.web.server.jobs import Limits, Reporter
 from keyhole.web.server.kept import Given
 from keyhole.web.server.security import BODY, Door
 from serving import FIRING, PROMPT, Served, events, serving, until
@@ -303,9 +303,9 @@ class Counted:
     def __init__(self) -> None:
         self.done, self.begun = 0, 0
 
-    def __call__(self, told: Told, steps: int) -> dict[str, int]:
+    def __call__(self, reporter: Reporter, steps: int) -> dict[str, int]:
         self.begun += 1
-        progress = told.progress("Counting")
+        progress = reporter.progress("Counting")
         for step in range(steps):
             progress(step, steps)
             time.sleep(0.01)
@@ -313,12 +313,18 @@ class Counted:
         return {"counted": steps}
 
 
+class CountBody(bodies.Body):
+    n: int
+
+
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     work = Counted()
-    monkeypatch.setattr(
-        "keyhole.web.server.prompt.count", lambda _, body, told: work(told, body.integer("n")), raising=False
-    )
+
+    def count(kept: Any, body: CountBody, reporter: Reporter) -> dict[str, int]:
+        return work(reporter, body.n)
+
+    monkeypatch.setattr("keyhole.web.server.prompt.count", count, raising=False)
     monkeypatch.setitem(bodies.KINDS, "count", bodies.Kind("prompt", "count", quick=False))
     return work
 
@@ -344,8 +350,8 @@ def test_a_job_tells_how_far_it_is(client: httpx.Client, counted: Counted) -> No
 
 def test_work_reports_before_anything_is_done() -> None:
     reports = list[tuple[str, int, int]]()
-    told = Told(threading.Event(), lambda *report: reports.append(report), lambda: None)
-    progress = told.progress("Tracing")
+    reporter = Reporter(threading.Event(), lambda *report: reports.append(report), lambda: None)
+    progress = reporter.progress("Tracing")
     assert reports == [("Tracing", 0, 0)]  # how much it is, nobody knows yet
     keyhole.load().run(PROMPT).trace(progress=progress)
     assert reports[1] == ("Tracing", 0, 4) and reports[-1] == ("Tracing", 4, 4)
@@ -514,7 +520,10 @@ def test_a_page_calls_a_removal_predicted_only_where_it_is(
 
 
 def test_a_fault_of_ours_is_told_and_the_worker_goes_on(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.web.server.prompt.run", lambda *_: 1 / 0)
+    def fails(kept: Any, body: bodies.PromptBody, reporter: Reporter) -> float:
+        return 1 / 0
+
+    monkeypatch.setattr("keyhole.web.server.prompt.run", fails)
     answer = client.post("/api/run", json={"prompt": PROMPT})
     assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"]
     monkeypatch.undo()
@@ -702,7 +711,8 @@ def test_a_whole_side_falls_to_what_the_search_said(client: httpx.Client, run: k
     assert free["agrees"] is None and free["answers_after"] != free["answers_before"]
     assert "there is no signal 99" in refused(client, "intervene", **FIRING, side="dest", signals=[99])
     assert "nothing is left" in refused(client, "intervene", **FIRING, side="dest", signals=[0], channels=[])
-    assert "mode is one of" in refused(client, "intervene", **FIRING, side="dest", mode="nonsense")
+    wrong = refused(client, "intervene", **FIRING, side="dest", mode="nonsense")
+    assert wrong == "mode should be 'exact', 'local' or 'global', not 'nonsense'."
 
 
 def test_an_mlp(client: httpx.Client, run: keyhole.Run) -> None:
@@ -890,13 +900,20 @@ def test_requests_are_read_strictly(client: httpx.Client) -> None:
     assert "has no 'prmpt'" in refused(client, "run", prompt=PROMPT, prmpt=1)
     assert "needs prompt" in refused(client, "run")
     assert "text or a list of token ids" in refused(client, "run", prompt=[True])
-    assert "top is 0" in refused(client, "run", prompt=PROMPT, top=0)
-    assert "layer should be a whole number" in refused(client, "firing", **{**FIRING, "layer": "3"})
+    assert refused(client, "run", prompt=PROMPT, top=0) == "top should be at least 1, not 0."
+    assert refused(client, "firing", **{**FIRING, "layer": "3"}) == "layer should be a whole number, not '3'."
     assert "there is no layer 9" in refused(client, "firing", **{**FIRING, "layer": 9})
     assert "comes after dest" in refused(client, "firing", **{**FIRING, "dest": 3})
-    assert "why is one of" in refused(client, "firing", **FIRING, why="because")
+    assert refused(client, "firing", **FIRING, why="because") == "why should be 'auto', 'here' or 'not', not 'because'."
+    assert refused(client, "firing", **FIRING, tau=[]) == "tau should be 'dynamic' or a number, not []."
     for seed in (-1, 1 << 70):  # generators differ in what they take
-        assert "seed is" in refused(client, "intervene", **FIRING, side="dest", seed=seed)
+        assert "seed should be at" in refused(client, "intervene", **FIRING, side="dest", seed=seed)
+    inner = {"a": {"prompt": PROMPT}, "b": {"prompt": PROMPT, "sufficient": {"like": ["A cat", 3]}}}
+    assert refused(client, "compare", **inner) == "b.sufficient.like[1] should be a text, not 3."
+    both = {"store": "ioi.store", "index": 0, "prompt": PROMPT, "end": 3}
+    assert "of a store is as it was traced: leave prompt, end out" in refused(client, "trace", **both)
+    assert refused(client, "trace", store="ioi.store") == "this request needs index."
+    assert refused(client, "stores", more=1) == "this request has no 'more': it takes none."
 
 
 def test_long_prompts_are_refused_before_they_run(store: Path) -> None:
@@ -1033,14 +1050,14 @@ def test_a_circuit_that_suffices_is_asked_for_like_any_other(client: httpx.Clien
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"like": ["A cat"] * 65}, "like has 65 texts, and at most 64 are taken"),
-        ({"like": ["a" * 8001]}, "a text of more than 8,000 characters"),
-        ({"like": "A cat"}, "like should be a list of texts, not 'A cat'"),
-        ({"like": [["A cat"]]}, "like should be a list of texts"),
+        ({"like": ["A cat"] * 65}, "like should be 'task' or a list of at most 64, not ['A cat', "),
+        ({"like": ["a" * 8001]}, "like[0] should be a text of at most 8,000 characters, not 'aaa"),
+        ({"like": "A cat"}, "like should be 'task' or a list, not 'A cat'"),
+        ({"like": [["A cat"]]}, "like[0] should be a text, not ['A cat']"),
         ({"like": ["A cat"]}, "prompts like this one have as many tokens, 15: 'A cat' has 3"),
         ({"like": [PROMPT]}, "at least 8 different prompts like this one"),
         ({"counterfactual": 3}, "counterfactual should be a text, not 3"),
-        ({"counterfactual": "a" * 8001}, "counterfactual has more than 8,000 characters"),
+        ({"counterfactual": "a" * 8001}, "counterfactual should be a text of at most 8,000 characters"),
         ({"like": "task", "counterfactual": PROMPT}, "one baseline at a time"),
         ({"level": 2}, "level is 2"),
         ({"level": "all"}, "level should be a number, not 'all'"),
@@ -1059,4 +1076,4 @@ def test_what_suffices_is_for_an_answer(client: httpx.Client) -> None:
     answer = client.post("/api/trace", json={"prompt": PROMPT, "from": firing, "sufficient": {}})
     assert answer.status_code == 400 and "is one of an answer: leave from out" in answer.json()["error"]
     odd = client.post("/api/effects", json={"prompt": OTHER_NAMES, "target": ["Albert"], "like": "task"})
-    assert odd.status_code == 400 and "this prompt is none of a task's" in odd.json()["error"]
+    assert odd.status_code == 400 and "this prompt is of no task" in odd.json()["error"]

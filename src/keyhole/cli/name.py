@@ -1,7 +1,4 @@
-"""The command that names signals, and by whom.
-
-What --explainer, --judge and --llm take: who names signals, who judges the names, and what that may cost.
-"""
+"""The command that names signals, by statistics or by a language model."""
 
 from __future__ import annotations
 
@@ -13,12 +10,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.from_record import from_records
-from keyhole.cli.options import (
-    ExplainerName,
-    JsonOption,
-    JudgeName,
-    ModelOptions,
-)
+from keyhole.cli.options import ExplainerName, JsonOption, JudgeName, ModelOptions
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 from keyhole.settings.fields import option
@@ -28,6 +20,8 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.naming.naming import Namers
     from keyhole.naming.record import Naming
+
+# Who names signals, who judges the names, and what may that cost? The options --explainer, --judge and --llm.
 
 TRANSCRIPT = Path("names.jsonl")
 ExplainerOption = Annotated[
@@ -158,14 +152,14 @@ def name(
 ) -> None:
     """What do signals mean, and are the names right?
 
-    Every signal is looked for in a corpus, named by what its strongest places have in common, and the name tested on
-    places that were not looked at (Fisher's exact test, corrected for the number of signals). Beside it: names of other
-    signals, the commonest tokens as a name, and random directions of the same heads, for which the same is done: a name
-    passes only if it is more right than theirs. The strongest or most frequent signals are named, each direction once,
-    whoever writes it. Features are what `keyhole contrast` and `keyhole discover` write with --features.
+    Every signal is looked for in a corpus and named by what its strongest places have in common. The name is tested on
+    held-out places (Fisher's exact test, corrected for the number of signals). The same is done for controls: names of
+    other signals, the commonest tokens as a name, and random directions of the same heads. A name passes only if it is
+    more often right than names of random directions. The strongest or most frequent signals are named, each direction
+    once, whoever writes it. Features are files that `keyhole contrast` and `keyhole discover` write with --features.
 
-    A model behind an OpenAI-compatible server can name, judge, or both: what it costs is told first, and all answers
-    are kept, so that the same command goes on after a stop and pays for nothing twice.
+    A model behind an OpenAI-compatible server can name, judge, or both. Its cost is printed first. All answers are
+    kept, so that the same command goes on after a stop and pays for nothing twice.
 
     Examples:
 
@@ -182,7 +176,7 @@ def name(
         require_file(path, _WRITTEN)
     from keyhole.naming.naming import Namers, name_by, require_namers
 
-    asked = Namers(
+    namers = Namers(
         explainer=explainer,
         judge=judge,
         questions=questions,
@@ -195,14 +189,14 @@ def name(
         price=price,
         yes=yes,
     )
-    require_namers(asked)
-    if asked.by_model:
+    require_namers(namers)
+    if namers.by_model:
         require_file(transcript, (".jsonl",))
     from keyhole.naming.subjects.operands import made_by, open_nameable
 
-    read_it: Any = open_nameable(what)
-    _check(read_it, by, beside, out, asked)
-    loaded = source.load_of(made_by(read_it))
+    opened: Any = open_nameable(what)
+    _check(opened, by, beside, out, namers)
+    loaded = source.load_of(made_by(opened))
     if beside is not None:
         _tell_apart(loaded, (what, beside), corpus, settings, json=json)
         return
@@ -212,71 +206,60 @@ def name(
     if few := too_few(settings.random):  # before the minutes that it takes
         show.note(few)
     with show.progress_bar("Reading") as progress:
-        examples = seek(read_it, loaded, corpus=corpus, settings=settings, progress=progress)
-    found = name_by(examples, asked, stage=show.progress_bar, tell=show.note)
-    sides, cues = ((), ()) if by is None else _sides(read_it, found, loaded, by)
-    _answer(found, by, sides, cues, json=json)
-    for path in out or []:  # after the answer, which a full disk must not cost
-        _write(found, path, sides, cues)
+        examples = seek(opened, loaded, corpus=corpus, settings=settings, progress=progress)
+    naming = name_by(examples, namers, stage=show.progress_bar, tell=show.note)
+    sides, cues = ((), ()) if by is None else _sides(opened, naming, loaded, by)
+    _answer(naming, by, sides, cues, json=json)
+    for path in out or []:  # after the answer: a full disk must not cost it
+        _write(naming, path, sides, cues)
         if not json:
             show.plain(f"wrote {path}")
 
 
-def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, asked: Namers) -> None:
+def _check(opened: Any, by: str | None, beside: str | None, out: list[Path] | None, namers: Namers) -> None:
     """Refuse what does not go together, before any work is done."""
     from keyhole.naming.representatives import require_label
     from keyhole.store.store import Store
 
-    if beside is not None and not (isinstance(what, str) and not by and not out and not asked.by_model):
+    if beside is not None and not (isinstance(opened, str) and not by and not out and not namers.by_model):
         raise KeyholeError(
             "--beside is for one channel (3.1:4), edge (mary.json#12) or feature, without --by, --out and --llm."
         )
     if by is None:
         return
-    if not isinstance(what, Store):
-        raise KeyholeError("--by tells the representatives of a store side by side: give a store.")
-    require_label(what, by)
+    if not isinstance(opened, Store):
+        raise KeyholeError("--by shows the representatives of a store side by side: give a store.")
+    require_label(opened, by)
 
 
-def _answer(found: Naming, by: str | None, sides: Any, cues: Any, *, json: bool) -> None:
-    from keyhole.naming.figure import COLUMNS, name_row
+def _answer(naming: Naming, by: str | None, sides: Any, cues: Any, *, json: bool) -> None:
+    from keyhole.naming.figure import report
     from keyhole.naming.record import plain
 
-    if json:
-        told = {} if by is None else {"by": by, "sides": [one.plain for one in sides], "cues": [*map(asdict, cues)]}
-        show.as_json({**plain(found), **told})
+    if not json:
+        show.report(report(naming, sides, cues))
         return
-    show.table(COLUMNS, [[_cell(cell) for cell in name_row(one)] for one in found.signals])
-    show.plain(str(found))
-    if by is not None:
-        show.plain("\n" + "\n\n".join(map(str, sides)))
-    if cues:
-        show.plain("\nprompts that break a cue: does the signal still fire?")
-        signals = dict.fromkeys(one.signal for one in cues)
-        show.plain("\n".join(f"{s}\n" + "\n".join(f"  {one}" for one in cues if one.signal == s) for s in signals))
+    more = {} if by is None else {"by": by, "sides": [side.plain for side in sides], "cues": [*map(asdict, cues)]}
+    show.as_json({**plain(naming), **more})
 
 
-def _cell(cell: Any) -> str:
-    return "-" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
-
-
-def _sides(store: Any, found: Naming, model: Model, by: str) -> tuple[Any, Any]:
+def _sides(store: Any, naming: Naming, model: Model, by: str) -> tuple[Any, Any]:
     """Representatives side by side, and their cues."""
     from keyhole.naming.representatives import cues_of, side_by_side
 
     with show.progress("Comparing circuits"):
-        sides = side_by_side(store, found, model, by=by)
-        return sides, cues_of(store, sides, model, seed=found.seed)
+        sides = side_by_side(store, naming, model, by=by)
+        return sides, cues_of(store, sides, model, seed=naming.seed)
 
 
-def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
+def _write(naming: Naming, path: Path, sides: Any, cues: Any) -> None:
     from keyhole.files import write_at_once
     from keyhole.naming.figure import names_page
 
     if path.suffix.lower() == ".html":
-        write_at_once(path, names_page(found, sides, cues))
+        write_at_once(path, names_page(naming, sides, cues))
     else:
-        found.save(path)
+        naming.save(path)
 
 
 def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, settings: NameSettings, *, json: bool) -> None:
@@ -288,8 +271,8 @@ def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, setting
     if not (isinstance(a, Subject) and isinstance(b, Subject)):
         raise KeyholeError("--beside is for one channel (3.1:4) or edge (mary.json#12), not for a whole head.")
     with show.progress_bar("Reading") as progress:
-        found = tell_apart(model, a, b, corpus, tokens=settings.tokens, seed=settings.seed, progress=progress)
+        both = tell_apart(model, a, b, corpus, tokens=settings.tokens, seed=settings.seed, progress=progress)
     if json:
-        show.as_json({"apart": [{**asdict(one), "passes": one.passes} for one in found], "model": model.name})
+        show.as_json({"apart": [{**asdict(side), "passes": side.passes} for side in both], "model": model.name})
     else:
-        show.plain("\n".join(map(str, found)))
+        show.plain("\n".join(map(str, both)))

@@ -1,7 +1,4 @@
-"""Commands that ask where a signal fires, and which dictionary features are near.
-
-The command that looks for a signal elsewhere: in which texts does it fire?
-"""
+"""The commands that find where a signal fires, and which features of a sparse autoencoder it is made of."""
 
 from __future__ import annotations
 
@@ -14,11 +11,7 @@ import typer
 from keyhole import show
 from keyhole.brief import Head
 from keyhole.cli.from_record import from_records
-from keyhole.cli.options import (
-    CircuitModel,
-    JsonOption,
-    ModelOptions,
-)
+from keyhole.cli.options import CircuitModel, JsonOption, ModelOptions
 from keyhole.cli.verify import model_named
 from keyhole.errors import KeyholeError
 from keyhole.settings.naming import WhereSettings
@@ -62,9 +55,9 @@ def where(
     """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
 
     Each text has its two tokens marked: [[dest]] attends to ((src)). The value of a signal or channel is the product of
-    what dest asks and what src offers, both positive; that of a head, how many times more than uniform it attends. A
-    circuit's edges are numbered from 0, as its file has them. Without --corpus the organism reads text of its tasks,
-    and other models the English prose that `make .cache/prose.txt` fetches.
+    what dest asks for and what src offers, where both are positive. The value of a head is its attention as a multiple
+    of uniform attention. A circuit's edges are numbered from 0, in the order of its file. Without --corpus the organism
+    reads text of its tasks, and other models the English prose that `make .cache/prose.txt` fetches.
 
     Examples:
 
@@ -78,35 +71,35 @@ def where(
     from keyhole.naming.subjects.operands import read_what
 
     loaded = source.load(_model_of(what, source.model))
-    sought = read_what(loaded, what)
-    near = _lens(loaded, sought) if lens else None
+    subject = read_what(loaded, what)
+    near = _lens(loaded, subject) if lens else None
     with show.progress_bar("Reading") as progress:
-        found = find(loaded, sought, corpus, settings=settings, progress=progress)
+        places = find(loaded, subject, corpus, settings=settings, progress=progress)
     if json:
-        show.as_json({**asdict(found), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
+        show.as_json({**asdict(places), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
         return
     if near is not None:
         show.plain(f"{near}\n")
-    show.plain(f"{found.id} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
-    if not found.shown:
+    show.plain(f"{places.id} in {places.tokens:,} tokens of {places.chunks:,} texts ([[dest]] attends to ((src)))")
+    if not places.shown:
         show.plain("it fires nowhere: no pair of tokens has two positive values.")
         return
-    show.table(COLUMNS, [_row(one) for one in found.shown])
+    show.table(COLUMNS, [_row(shown) for shown in places.shown])
 
 
-def _lens(model: Model, sought: Subject | Head) -> Lens:
+def _lens(model: Model, subject: Subject | Head) -> Lens:
     from keyhole.naming.explain.sentences import lens
 
-    if isinstance(sought, tuple):
-        raise KeyholeError("--lens is of one channel (3.1:4), edge (mary.json#12) or feature, not of a whole head.")
-    return lens(model, sought)
+    if isinstance(subject, tuple):
+        raise KeyholeError("--lens is for one channel (3.1:4), edge (mary.json#12) or feature, not for a whole head.")
+    return lens(model, subject)
 
 
-def _row(one: Shown) -> tuple[str, ...]:
+def _row(shown: Shown) -> tuple[str, ...]:
     from keyhole.naming.attached import marked_text
 
-    src, dest = (f"{at}:{one.tokens[at].strip() or repr(one.tokens[at])}" for at in (one.src, one.dest))
-    return f"{one.value:.3g}", f"{one.attention:.3f}", src, dest, marked_text(one)
+    src, dest = (f"{at}:{shown.tokens[at].strip() or repr(shown.tokens[at])}" for at in (shown.src, shown.dest))
+    return f"{shown.value:.3g}", f"{shown.attention:.3f}", src, dest, marked_text(shown)
 
 
 def _model_of(what: str, given: str | None) -> str | None:
@@ -119,7 +112,7 @@ def _model_of(what: str, given: str | None) -> str | None:
     return source_named((made_by(what) or {}).get("name"))
 
 
-# The command that holds signals against a sparse autoencoder: which of its features are they made of?
+# Which features of a sparse autoencoder are signals made of?
 
 
 @from_records()
@@ -142,9 +135,9 @@ def features(
 ) -> None:
     """Which features of a sparse autoencoder are a circuit's signals made of?
 
-    A signal is the part of what its writer wrote that lies in the channels of the head it ends at. Nearest features by
-    cosine; how much of the signal the best ones span together; beside each, what as many random directions reach. The
-    autoencoder should be one of the residual stream near the writer's layer.
+    A signal is the part of its writer's write that lies in the channels of the head it ends at. Shown are the nearest
+    features by cosine, and how much of the signal the best ones span together, each compared with as many random
+    directions. The autoencoder should be one of the residual stream near the writer's layer.
 
     Examples:
 
@@ -162,14 +155,13 @@ def features(
     numbers = signal_numbers(read)[:edges] if number is None else [number]
     if not numbers:
         raise KeyholeError(f"{path} has no signals into heads that are written somewhere.")
-    found = {i: nearest_features(edge_vector(read, i, loaded), decoder, top=top, seed=seed) for i in numbers}
+    nearest = {i: nearest_features(edge_vector(read, i, loaded), decoder, top=top, seed=seed) for i in numbers}
     if json:
-        show.as_json({"edges": [{"edge": i, **asdict(one), "share": one.share} for i, one in found.items()]})
-        return
-    for i in numbers if number is not None else []:
-        show.plain(f"edge {i}, {_label(read, i)}\n{found[i]}")
-    if number is None:
-        show.table(*_table(read, found))
+        show.as_json({"edges": [{"edge": i, **asdict(near), "share": near.share} for i, near in nearest.items()]})
+    elif number is None:
+        show.table(*_table(read, nearest))
+    else:
+        show.plain(f"edge {number}, {_label(read, number)}\n{nearest[number]}")
 
 
 def _edge(text: str) -> tuple[str, int | None]:
@@ -189,13 +181,13 @@ def _label(circuit: Circuit, number: int) -> str:
     return f"{ends[0]} -> {ends[1]} {edge.side}"
 
 
-def _table(circuit: Circuit, found: dict[int, Nearest]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def _table(circuit: Circuit, nearest: dict[int, Nearest]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     columns = (">edge", "signal", ">feature", ">cosine", ">random", ">share", ">random")
     return columns, [
         (
-            *(str(i), _label(circuit, i), str(one.features[0].index)),
-            *(f"{one.features[0].cosine:+.3f}", f"{one.random_cosine:.3f}"),
-            *(f"{one.share:.0%}", f"{one.random_share:.0%}"),
+            *(str(i), _label(circuit, i), str(near.features[0].index)),
+            *(f"{near.features[0].cosine:+.3f}", f"{near.random_cosine:.3f}"),
+            *(f"{near.share:.0%}", f"{near.random_share:.0%}"),
         )
-        for i, one in found.items()
+        for i, near in nearest.items()
     ]

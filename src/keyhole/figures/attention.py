@@ -45,7 +45,11 @@ _LETTERS = 16  # of a label, at most
 def head_figure(run: "Run", head: Head) -> Figure:
     """Draw all attention weights of one head in this prompt.
 
-    `head` is (layer, head). Keys that a token cannot see are grey. `run.plot(head)` is the same.
+    Keys that a token cannot see are grey. `run.plot(head)` is the same.
+
+    Args:
+        run: The prompt.
+        head: (layer, head).
 
     >>> import keyhole
     >>> head_figure(keyhole.load().run("Mary gave John a book"), (3, 1)).axes[0].get_ylabel()
@@ -63,8 +67,11 @@ def head_figure(run: "Run", head: Head) -> Figure:
 def attention_figure(weights: Float[Tensor, "dest src"], tokens: Sequence[str], *, title: str = "") -> Figure:
     """Draw a matrix of attention weights, such as `run.layer(3).weights([1], range(len(run)))[0]`.
 
-    Each row is an attending token, each column an attended one, both labelled with `tokens`. NaN, drawn grey, stands
-    for keys that a token cannot see.
+    Args:
+        weights: A row for each attending token, a column for each attended one. NaN, drawn grey, stands for keys that
+            a token cannot see.
+        tokens: Labels of rows and columns.
+        title: Of the figure.
 
     >>> weights = torch.tensor([[1.0, float("nan")], [0.3, 0.7]])
     >>> attention_figure(weights, ["a", "b"], title="head 3.1").axes[0].get_title(loc="left")
@@ -103,7 +110,11 @@ _BARS = {"alone": GREY, "effects added": BLUE, "with its backups": RED, "with ra
 
 
 def backups_figure(backups: Backups) -> Figure:
-    """A dot per pair: the second head's effect alone, and once the first is removed; beside it, joint removals."""
+    """A dot per pair: the second head's effect alone, and once the first is removed; beside it, joint removals.
+
+    Args:
+        backups: The result of `circuit.backups()`.
+    """
     backed = [row for row in backups.heads if row.supporting]
     figure = blank(10.5 if backed else 6.0, 4.6)
     heading(figure, f"Which heads take over? {plain(backups.model)}")

@@ -55,6 +55,11 @@ def circuit_figure(
 
     Returns:
         A matplotlib figure: `keyhole.figures.save` writes it.
+
+    >>> import keyhole
+    >>> circuit = keyhole.load().run("When Mary and John went to the store, John gave a drink to").trace("Mary")
+    >>> circuit_figure(circuit, titles=["Mary"], width=5).axes[0].get_title(loc="left")
+    'Mary'
     """
     figure = blank(_width(width, len(circuits)), 4.0)
     key = _key(circuits, names or {}, least)
@@ -88,13 +93,13 @@ def _width(width: float | None, circuits: int) -> float:
     return width
 
 
-def _heading(figure: Figure, circuit: Circuit, beside: int) -> tuple[str, str]:
+def _heading(figure: Figure, circuit: Circuit, panels: int) -> tuple[str, str]:
     """Title (model and answer) and subtitle: where influence ends, or what the widths of edges mean."""
     title = plain(f"{model_label(str(circuit.model['name']))}{answer_label(circuit)}")
     below = f"where influence ends: {plain(ends_label(circuit, 4))}" if circuit.influence else ""
     if circuit.parameters.method == "svt":
         below = "edges are as wide as contributions (equation 8)"
-    return wrapped(figure, title, 1 / beside, size=_TITLE), wrapped(figure, below, 1 / beside, size=_SMALL)
+    return wrapped(figure, title, 1 / panels, size=_TITLE), wrapped(figure, below, 1 / panels, size=_SMALL)
 
 
 def _entitle(axis: Any, title: str, ends: str) -> None:

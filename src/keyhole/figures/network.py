@@ -61,9 +61,13 @@ def network_figure(
 ) -> Figure:
     """Draw heads that write to heads, layers from left to right, edges as wide as what they carry.
 
-    `starts`: heads where tracing began. `fired`: the share of prompts in which each head was traced; the larger, the
-    darker. `known` heads have a green border. At most `most` edges are drawn: those on the strongest paths from the
-    starts.
+    Args:
+        edges: What each edge carried, over all prompts.
+        title: Of the figure.
+        starts: Heads where tracing began.
+        fired: The share of prompts in which each head was traced: the larger, the darker.
+        known: Heads that get a green border.
+        most: How many edges are drawn, at most: those on the strongest paths from the starts.
     """
     kept = _followed(edges, starts, most)
     places, (wide, high) = _laid_out(kept)

@@ -111,7 +111,11 @@ def scale(figure: Figure, axis: Any, image: Any, label: str) -> None:
 
 
 def colours(n: int, *, ordered: bool = False) -> list[str]:
-    """Colours that can be distinguished, `n` of them: a palette or, for ordered values, a ramp from dark to light.
+    """Colours that can be distinguished, also by readers who are blind to red or green.
+
+    Args:
+        n: How many.
+        ordered: Do they stand for ordered values? Then they go from dark to light. Default: a palette.
 
     >>> colours(2)
     ['#3465a4', '#e08a1e']
@@ -139,7 +143,11 @@ def plain(text: str) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as png, svg or pdf, by the suffix of the path, which is returned.
+    """Write a figure; equal figures give equal files.
+
+    Args:
+        figure: The figure.
+        path: A file .png, .svg or .pdf, which is returned.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

@@ -66,7 +66,14 @@ class Sought:
         questions: int = QUESTIONS,
         progress: Progress = silent,
     ) -> Naming:
-        """Name the signals and test the names; `questions`: with the answer yes, and as many with no."""
+        """Name the signals and test the names.
+
+        Args:
+            explainer: Makes a name from examples and background.
+            judges: Who answers which kind of question. Default: a rule.
+            questions: How many questions with the answer yes, and as many with no.
+            progress: Called with the number of signals named and their total.
+        """
         asking = Asking(questions, seed=self.seed, model=self.model)
         naming = name_signals(self.examples, explainer, judges, random=self.random, asking=asking, progress=progress)
         return replace(naming, fingerprint=self.fingerprint)
@@ -84,13 +91,22 @@ def name(
 ) -> Naming:
     """Name signals by what their strongest places in a corpus have in common, and test the names on other places.
 
-    - `signals`: a circuit, a store, a file of one, a head (layer, head), or features of a contrast or discovery
-    - `model`: by default that of the circuit or store; features need it
-    - `corpus`: a file, a dataset or texts (see `keyhole.naming.corpus.corpus`); by default text that suits the model
-    - `explainer`: makes a name from examples and background
-    - `settings`, or its fields as keywords: `most`, `random`, `tokens`, `seed` and `folder`
+    Args:
+        signals: A circuit, a store, a file of one, a head (layer, head), or features of a contrast or discovery.
+        model: Their model. Default: that of the circuit or store; features need it.
+        corpus: A file, a dataset or texts (see `keyhole.naming.corpus.corpus`). Default: text that suits the model.
+        explainer: Makes a name from examples and background.
+        settings: A `NameSettings`, whose fields are the choices below.
+        progress: Called with how much of the work is done, and its total.
+        **options: Choices by name; beside a record they change it:
+            - `most`: How many signals are named: the most frequent ones of a store, else the strongest.
+            - `random`: How many random directions of the same heads are named, too, as a control.
+            - `tokens`: How many tokens are read, at most.
+            - `seed`: Seed of texts, random directions and questions.
+            - `folder`: Where examples are kept; the same call continues from there after a stop.
 
-    Returns the names with their evidence, and how many pass beside controls.
+    Returns:
+        The names with their evidence, and how many pass, compared with controls.
 
     >>> import keyhole
     >>> naming = keyhole.name((3, 1), keyhole.load(), most=2, random=2, tokens=3000)
@@ -111,7 +127,15 @@ def seek(
     progress: Progress = silent,
     **options: Unpack[NameOptions],
 ) -> Sought:
-    """The examples that `name` names, without names; for parameters see there.
+    """The examples that `name` works from, without names.
+
+    Args:
+        signals: A circuit, a store, a file of one, a head (layer, head), or features of a contrast or discovery.
+        model: Their model. Default: that of the circuit or store; features need it.
+        corpus: A file, a dataset or texts. Default: text that suits the model.
+        settings: A `NameSettings`.
+        progress: Called with how much of the work is done, and its total.
+        **options: Fields of `NameSettings` by name; `name` explains them.
 
     >>> import keyhole
     >>> sought = seek((3, 1), keyhole.load(), most=2, random=2, tokens=3000)
@@ -135,6 +159,11 @@ def random_subjects(model: "Model", like: Sequence[Subject], seed: int = 0) -> l
     Its coordinates in u_k (dest) or v_k (src) are those of a uniformly random unit vector in the space that the head
     reads. A random vector in a random subspace has the same distribution, whatever the subspace's rank, so this is a
     control for signals of any rank.
+
+    Args:
+        model: The model.
+        like: The subjects.
+        seed: Seed of the directions.
 
     >>> import keyhole
     >>> from keyhole.naming.subjects import channel_subjects
@@ -235,11 +264,13 @@ def name_by(
 ) -> Naming:
     """Name the signals and test the names, by rule or with a language model.
 
-    - `tell`: is called with the estimated cost before any request; a cost above `MOST_TOKENS` is refused unless
-      `namers.yes` allows it
-    - `stage`: shows the progress of one part of the work
-
     Answers of an earlier call are taken from the transcript, so that nothing is paid for twice.
+
+    Args:
+        sought: Examples of the signals, as `seek` finds them.
+        namers: Who names and who judges. A cost above `MOST_TOKENS` is refused unless `yes` allows it.
+        stage: Shows the progress of one part of the work.
+        tell: Called with the estimated cost before any request is sent.
 
     >>> import keyhole
     >>> sought = seek((3, 1), keyhole.load(), most=2, random=2, tokens=3000)

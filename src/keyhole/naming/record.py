@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,13 +14,11 @@ from keyhole.naming.judge.judge import (
     LEVEL,
     NAMELESS,
     RANDOM,
-    RANDOM_PASS,
     RIGHT,
     Outcome,
     Share,
     Tested,
     share,
-    too_few,
 )
 from keyhole.naming.judge.questions import QuestionKind, Span
 from keyhole.naming.subjects.operands import with_numbers
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit, Edge
     from keyhole.models.model import Model
     from keyhole.naming.subjects.subject import Subject
+    from keyhole.report import Report
 
 LANDMARKS = "published, above chance alone, with other models and judges: GPT-2 63 %, Pythia-160M 50 %, Gemma-2-2B 31 %"
 
@@ -143,30 +142,26 @@ class Naming:
         """One row per signal: a pandas DataFrame, or records without pandas."""
         return as_dataframe([_row(named) for named in self.signals])
 
+    def report(self) -> "Report":
+        """The names, how many are right compared with the controls, and the evidence."""
+        from keyhole.naming.figure import report
+
+        return report(self)
+
     def __str__(self) -> str:
-        shares = [self.share(), *(self.share(*kind) for kind in self.question_kinds() if kind != ("detection", "top"))]
-        shares += [share for share in self.controls if share.group == RANDOM_PASS]
-        above = [
-            replace(self.above_chance(), group="names"),
-            *(share for share in self.controls if share not in shares),
-        ]
-        layers = self.by_layer()
-        parts = [
-            f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
-            "pass: above chance, and beyond random directions' names",
-            *([f"  {few}"] if (few := too_few(self.random_directions)) else []),
-            *(f"  {share.group:<18} {share}" for share in shares),
-            "above chance alone, detection",
-            *(f"  {share.group:<18} {share}" for share in above),
-            *(["pass, by layer"] if len(layers) > 1 else []),
-            *(f"  {share.group:<18} {share}" for share in layers if len(layers) > 1),
-            LANDMARKS,
-        ]
-        return "\n".join(parts)
+        from keyhole.report.terminal import as_text
+
+        return as_text(self.report())
 
 
 def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
-    """How many names pass in each model; p-values are corrected within each naming."""
+    """How many names pass in each model; p-values are corrected within each naming.
+
+    Args:
+        namings: Names of several models.
+        kind: The kind of question.
+        of: Which examples the questions are about: the strongest ("top"), or those of all deciles ("all").
+    """
     models = dict.fromkeys(naming.model for naming in namings)
     return tuple(
         share(
@@ -198,12 +193,28 @@ SCHEMA = 2  # in schema 1 all of `about` was text, and the number of questions w
 
 
 def save_naming(naming: Naming, path: str | Path) -> None:
-    """Write names as .json; the file appears whole or not at all."""
+    """Write names; the file appears whole or not at all.
+
+    Args:
+        naming: The names.
+        path: A .json file.
+    """
     write_at_once(require_file(path, (".json",)), to_json(naming))
 
 
 def load_naming(path: str | Path) -> Naming:
-    """Read names; a damaged or foreign file, or one of a later schema, is refused with the reason."""
+    """Read names; a damaged or foreign file, or one of a later schema, is refused with the reason.
+
+    Args:
+        path: A file that `naming.save("names.json")` or `keyhole name --out names.json` wrote.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     naming = Naming("organism", "statistics", 0, (), ())
+    ...     save_naming(naming, f"{folder}/names.json")
+    ...     load_naming(f"{folder}/names.json") == naming
+    True
+    """
     try:
         return from_json(read_text(path))
     except KeyholeError as error:

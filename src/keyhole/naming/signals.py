@@ -65,12 +65,22 @@ def name_signals(
 ) -> Naming:
     """Name every signal and test the names: first all names, then all questions.
 
-    - `explainer`: makes a name from examples and background
-    - `judges`: who answers which kind of question; kinds without a judge are left out
-    - `random`: examples of random directions of the same heads, as a control
-    - `asking`, or its fields as keywords: `questions`, `hard`, `high`, `controls`, `seed` and `model`
-
     Explainers and judges with a method `ahead` are given all their work at once, before the first answer is needed.
+
+    Args:
+        examples: Examples of every signal, as `gather` finds them.
+        explainer: Makes a name from examples and background.
+        judges: Who answers which kind of question; kinds without a judge are left out.
+        random: Examples of random directions of the same heads, as a control.
+        asking: An `Asking`, whose fields are the choices below.
+        progress: Called with the number of signals named and their total.
+        **options: Choices by name; beside a record they change it:
+            - `questions`: How many questions with the answer yes test a name, and as many with no.
+            - `hard`: The least share of hard negatives among the questions with the answer no.
+            - `high`: Deciles from this one on count as high values.
+            - `controls`: Test wrong names, and those of random directions, too.
+            - `seed`: Seed of the split into halves, of questions and of controls.
+            - `model`: Name of the model, which is stored with the names.
 
     >>> import keyhole
     >>> from keyhole.naming.naming import seek

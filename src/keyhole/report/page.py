@@ -14,7 +14,15 @@ _PAGE = Path(__file__).with_name("page.html")  # its style; it has no script, an
 
 
 def as_html(report: Report) -> str:
-    """The page; every text is escaped, so that tokens read as they are."""
+    """A report as a self-contained page; every text is escaped, so that tokens read as they are.
+
+    Args:
+        report: The report.
+
+    >>> page = as_html(Report("Title", "<bos> is a token", [Section("Part", ["text"])]))
+    >>> "&lt;bos&gt; is a token" in page
+    True
+    """
     sections = [section for section in report.sections if section.shown]
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(report.title),

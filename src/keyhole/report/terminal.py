@@ -22,7 +22,19 @@ _WIDTH = 120  # of what `str` gives, which knows no terminal
 
 
 def as_text(report: Report) -> str:
-    """The report as plain text."""
+    """A report as plain text, 120 columns wide.
+
+    Args:
+        report: The report.
+
+    >>> print(as_text(Report("Title", "Summary", [Section("Part", ["text"])])))
+    Title
+    <BLANKLINE>
+    Summary
+    <BLANKLINE>
+    Part
+    text
+    """
     out = StringIO()
     console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
     for block in blocks(report, _WIDTH):
@@ -107,12 +119,12 @@ def _table(shapes: Sequence[_Shape], cells: Sequence[Sequence[Text]], part: Sequ
     chosen = [shapes[i] for i in part]
     widths = _widths(chosen, width)
     # The table's own width: where nothing folds any more, it is wider than the terminal rather than cut.
-    made = Grid(width=_total(widths), box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+    grid = Grid(width=_total(widths), box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for shape, wide in zip(chosen, widths, strict=True):
-        made.add_column(shape.name, justify="right" if shape.number else "left", width=wide)
+        grid.add_column(shape.name, justify="right" if shape.number else "left", width=wide)
     for row in cells:
-        made.add_row(*(row[i] for i in part))
-    return made
+        grid.add_row(*(row[i] for i in part))
+    return grid
 
 
 def _widths(shapes: Sequence[_Shape], width: int | None) -> list[int]:

@@ -1,7 +1,4 @@
-"""How does one look at a circuit in a notebook or browser? In a widget with the kernel behind it.
-
-How does a notebook ask? As the explorer's page does, but of one run that is there: the same work, the same JSON.
-"""
+"""How does one look at a circuit in a notebook or browser? In a widget that asks the kernel, or on one page."""
 
 import html
 import json
@@ -18,9 +15,9 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.shown import strongest
 from keyhole.errors import KeyholeError
 from keyhole.web.page import EDGES, page_data, script, style, to_html
-from keyhole.web.server.asked import circuit_of
-from keyhole.web.server.bodies import KINDS, Body, spell
-from keyhole.web.server.jobs import Told
+from keyhole.web.server.bodies import KINDS, read_body, spell
+from keyhole.web.server.circuits import CircuitBody, circuit_of
+from keyhole.web.server.jobs import Reporter
 from keyhole.web.server.kept import Given, Kept, Ran
 from keyhole.web.server.prompt import document
 
@@ -32,12 +29,14 @@ if TYPE_CHECKING:
     from keyhole.tracing.candidates import Keys
     from keyhole.tracing.firing import Firing
 
+# How does a notebook ask? As the explorer's page does, but about one run that exists: the same work, the same JSON.
+
 Tell = Callable[[int, int], None]  # how far long work is
 _NAME = "this"  # what the one model is called here
 
 
 class Live:
-    """One run, to be asked about."""
+    """One run, and answers to requests about it."""
 
     def __init__(self, run: "Run") -> None:
         self._kept = Kept(Given(tokens=len(run)))
@@ -46,23 +45,23 @@ class Live:
         self.model = {"model": _NAME}
         self.place = {**self.model, "prompt": list(run.token_ids)}
 
-    def ask(self, kind: str, asked: dict[str, Any], tell: Tell = lambda done, total: None) -> Any:
+    def ask(self, kind: str, request: dict[str, Any], tell: Tell = lambda done, total: None) -> Any:
         """What the server would answer to this request."""
-        return json.loads(KINDS[kind].work(self._kept, asked)(_told(tell)))
+        return json.loads(KINDS[kind].work(self._kept, request)(_reporter(tell)))
 
-    def trace(self, asked: dict[str, Any], tell: Tell = lambda done, total: None) -> "Circuit":
+    def trace(self, request: dict[str, Any], tell: Tell = lambda done, total: None) -> "Circuit":
         """The circuit of a request to trace, with its run."""
-        return circuit_of(self._kept, Body({**self.place, **asked}), _told(tell))[0]
+        return circuit_of(self._kept, read_body(CircuitBody, {**self.place, **request}), _reporter(tell))[0]
 
 
-def _told(tell: Tell) -> Told:
-    return Told(threading.Event(), lambda what, done, total: tell(done, total), lambda: None)  # nobody else waits
+def _reporter(tell: Tell) -> Reporter:
+    return Reporter(threading.Event(), lambda part, done, total: tell(done, total), lambda: None)  # nobody else waits
 
 
-# How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, the kernel behind them.
+# How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, answered by the kernel.
 #
-# What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from, and
-# what the user does to a circuit (pinned, grouped, renamed) can be read in `widget.view`.
+# What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from. What
+# the user does to a circuit (pins, groups, new names) can be read in `widget.view`.
 
 try:
     from anywidget import AnyWidget
@@ -71,7 +70,7 @@ except ImportError as missing:
     raise KeyholeError("widgets need anywidget, which is missing: pip install 'keyhole[notebook]'") from missing
 
 
-_NEAR = 1e-5  # attention weights that are the same
+_NEAR = 1e-5  # between attention weights that count as equal
 _ASIDE: dict[str, Any] = {"effects": [], "mlp": None, "where": None}  # what belongs to one firing alone
 
 
@@ -80,8 +79,8 @@ class Widget(AnyWidget):
 
     _esm = script("widget.js", module=True)
     _css = style("style.css", "circuit.css", "firing.css", "widget.css")
-    first = Unicode("circuit").tag(sync=True)  # which stands above
-    actions = Bool(False).tag(sync=True)  # is there a run that can be asked?
+    first = Unicode("circuit").tag(sync=True)  # which of the two is at the top
+    actions = Bool(False).tag(sync=True)  # is there a run to compute on?
     circuit: Any = Dict(default_value=None, allow_none=True).tag(sync=True)  # as in a circuit's file
     names = Dict().tag(sync=True)
     story: Any = List().tag(sync=True)
@@ -89,7 +88,7 @@ class Widget(AnyWidget):
     view = Dict().tag(sync=True)
     verified = Dict().tag(sync=True)  # what removals of edges did, by edge
     firing: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
-    effects: Any = List().tag(sync=True)  # what removals of signals did, in the order they were asked for
+    effects: Any = List().tag(sync=True)  # what removals of signals did, in the order of the clicks
     mlp: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
     where: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
     mode = Unicode("exact").tag(sync=True)  # of removals
@@ -97,7 +96,7 @@ class Widget(AnyWidget):
     busy = Dict().tag(sync=True)
     errors = Dict().tag(sync=True)
 
-    _doing: ClassVar[dict[str, tuple[str, str]]] = {  # a wish's type: what does it, and where its error is told
+    _doing: ClassVar[dict[str, tuple[str, str]]] = {  # a wish's type: what does it, and where its error is shown
         "open-firing": ("_open", "firing"),
         "trace-from": ("_trace", "circuit"),
         "verify-edge": ("_verify", "circuit"),
@@ -120,7 +119,7 @@ class Widget(AnyWidget):
         return f"<Widget of a {' and a '.join(shown)}>"
 
     def do(self, wish: dict[str, Any]) -> None:
-        """What a click asks for; an error is told where its result would stand."""
+        """Do what a click asks for; an error is shown in place of its result."""
         if wish.get("type") not in self._doing:
             raise KeyholeError(f"a widget does one of {', '.join(self._doing)}, not {wish.get('type')!r}.")
         name, slot = self._doing[wish["type"]]
@@ -138,17 +137,17 @@ class Widget(AnyWidget):
 
     @property
     def live(self) -> Live:
-        """The run, to be asked."""
+        """The run, and answers about it."""
         if self._live is None:
             raise KeyholeError("this circuit was read from a file: give the model that made it, circuit.widget(model).")
         return self._live
 
     def show_circuit(self, circuit: "Circuit", progress: "Progress | None" = None) -> None:
-        """Show this one, its story with effects where there is a run; what was done to another goes."""
+        """Show this circuit, with a measured story where there is a run; results of the last one are cleared."""
         self._circuit = strongest(circuit, EDGES)
-        told = page_data(circuit, story=self._measured(circuit, progress))
-        self.view, self.verified, self.names, self.story = {}, {}, told["names"], told["story"]
-        self.left_out, self.circuit = told.get("left_out", ""), told["circuit"]
+        data = page_data(circuit, story=self._measured(circuit, progress))
+        self.view, self.verified, self.names, self.story = {}, {}, data["names"], data["story"]
+        self.left_out, self.circuit = data.get("left_out", ""), data["circuit"]
 
     def _measured(self, circuit: "Circuit", progress: "Progress | None") -> "Story | None":
         """The story with the effect of each step; None: there is none, or nothing to measure it with."""
@@ -161,7 +160,7 @@ class Widget(AnyWidget):
             return None
 
     def show_firing(self, firing: dict[str, Any], keys: "Keys" = "all") -> None:
-        """Show this one, as the explorer's JSON has it; effects of another go."""
+        """Show this firing, as the explorer's JSON has it; effects of the last one are cleared."""
         self._keys = keys
         for name, value in {**_ASIDE, "firing": firing}.items():
             setattr(self, name, value)
@@ -195,18 +194,19 @@ class Widget(AnyWidget):
 
     def _intervene(self, wish: dict[str, Any]) -> None:
         side, signal, mode = wish["side"], wish["signal"], wish.get("mode") or self.mode
-        effect = {"id": 1 + max([0, *(one["id"] for one in self.effects)]), "outcome": None, "error": None}
+        effect = {"id": 1 + max([0, *(known["id"] for known in self.effects)]), "outcome": None, "error": None}
         effect |= {"type": wish["type"], "side": side, "signal": signal, "mode": mode}
+        # Doing the same again replaces what it did before.
         same = {name: effect[name] for name in ("type", "side", "signal")}
-        others = [one for one in self.effects if {name: one[name] for name in same} != same]
+        others = [known for known in self.effects if {name: known[name] for name in same} != same]
         self.effects = [*others, {**effect}]
-        asked = {"action": wish["type"], "side": side, "signals": None if signal is None else [signal], "mode": mode}
+        request = {"action": wish["type"], "side": side, "signals": None if signal is None else [signal], "mode": mode}
         try:
-            effect["outcome"] = self.live.ask("intervene", {**self._place(), **asked})
+            effect["outcome"] = self.live.ask("intervene", {**self._place(), **request})
         except KeyholeError as error:
             effect["error"] = str(error)
         except BaseException:
-            effect["error"] = "This was stopped, or failed: the notebook's log tells why."
+            effect["error"] = "This was stopped, or failed: the notebook's log says why."
             raise
         finally:
             self.effects = [*others, {**effect}]
@@ -220,43 +220,50 @@ class Widget(AnyWidget):
         shown = self.firing or {}
         head = {**self.live.model, "what": f"{shown['layer']}.{shown['head']}"}
         signal = {**self._place(), "side": wish["side"], "signal": wish["signal"]}
-        asked = {**(head if wish["side"] is None else signal), "tokens": self.tokens}
-        self.where = self.live.ask("where", asked, self._tell("where"))
+        request = {**(head if wish["side"] is None else signal), "tokens": self.tokens}
+        self.where = self.live.ask("where", request, self._tell("where"))
 
     def _forget(self, wish: dict[str, Any]) -> None:
-        self.effects = [one for one in self.effects if one["id"] != wish["id"]]
+        self.effects = [effect for effect in self.effects if effect["id"] != wish["id"]]
 
     def _close(self, wish: dict[str, Any]) -> None:
-        what = wish["what"]
-        if what not in ("circuit", "firing", "mlp", "where"):
-            raise KeyholeError(f"there is no {what!r} to close.")
-        setattr(self, what, None)
-        self.errors = {key: text for key, text in self.errors.items() if key != what}
+        slot = wish["what"]
+        if slot not in ("circuit", "firing", "mlp", "where"):
+            raise KeyholeError(f"there is no {slot!r} to close.")
+        setattr(self, slot, None)
+        self.errors = {key: text for key, text in self.errors.items() if key != slot}
 
 
 def circuit_widget(circuit: "Circuit", model: "Model | None" = None) -> Widget:
-    """A circuit to walk through; one that was read from a file can be asked if its `model` is given."""
+    """A circuit to walk through.
+
+    Args:
+        circuit: The circuit. What a click asks for is computed on its run.
+        model: The model that made the circuit, if it was read from a file; without it nothing can be computed.
+    """
     from dataclasses import replace
 
     from keyhole.intervene.cuts import run_of
 
-    run = (
-        circuit.run if circuit.run is not None and model is None else None if model is None else run_of(circuit, model)
-    )
+    run = circuit.run if model is None else run_of(circuit, model)
     widget = Widget(run, first="circuit")
     widget.show_circuit(replace(circuit, run=run))
     return widget
 
 
 def firing_widget(firing: "Firing") -> Widget:
-    """A firing with buttons that remove its signals and measure what happens."""
+    """A firing with buttons that remove its signals and measure what happens.
+
+    Args:
+        firing: An explanation, as `run.explain` returns it.
+    """
     widget = Widget(firing.run, first="firing")
     widget.show_firing(json.loads(spell(document(firing))), _keys(firing))
     return widget
 
 
 def _keys(firing: "Firing") -> "Keys":
-    """Which keys were considered when it was explained? A firing does not tell, but its signals do."""
+    """Which keys were considered when it was explained? A firing does not record it: it is explained again."""
     from keyhole.tracing.why import explain
 
     choices: tuple[Keys, ...] = ("all", "source")
@@ -278,17 +285,17 @@ def _keys(firing: "Firing") -> "Keys":
 def _alike(a: "Firing", b: "Firing") -> bool:
     """The same signals, and the same attention without them?"""
 
-    def signals(one: "Firing") -> list[Any]:
-        return [(signal.writer, side.side, signal.channels) for side in one.sides for signal in side.signals]
+    def signals(firing: "Firing") -> list[Any]:
+        return [(signal.writer, side.side, signal.channels) for side in firing.sides for signal in side.signals]
 
     near = all(abs(x.after - y.after) < _NEAR for x, y in zip(a.sides, b.sides, strict=True))
     return near and signals(a) == signals(b)
 
 
-# Where does one look at a circuit? In the browser, or in the notebook one works in; both show the same page.
+# Where does one look at a circuit? In the browser or in a notebook; both show the same page.
 
 _HEIGHT = 640  # pixels of the frame in a notebook
-_STORY = 980  # of one whose circuit has a story, so that it is not cut off
+_STORY = 980  # the same, where the circuit has a story, so that it is not cut off
 
 
 @dataclass(frozen=True)
@@ -316,7 +323,11 @@ class Page:
 
 
 def show(circuit: Circuit) -> Page:
-    """The circuit's page; opened in the browser, unless a notebook will show it where it is returned."""
+    """The circuit's page: a notebook shows it below the cell; elsewhere it opens in the browser.
+
+    Args:
+        circuit: The circuit to look at.
+    """
     page = circuit_page(circuit)
     if not in_notebook():
         page.open()
@@ -329,7 +340,7 @@ def circuit_page(circuit: Circuit) -> Page:
 
 
 def in_notebook() -> bool:
-    """Does what a cell returns appear below it? So in Jupyter and its kin, but not in IPython's terminal."""
+    """Does what a cell returns appear below it? It does in Jupyter and the like, but not in IPython's terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

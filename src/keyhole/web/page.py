@@ -1,9 +1,8 @@
-"""How does a page become one file? The explorer's modules joined, and what is shown inlined.
+"""How does a circuit become one page? The explorer's modules joined into one script, with its data beside it.
 
-How do many modules become one script? In the order of their needs, each in a scope of its own; nothing is compiled.
-
-The modules are plain: `import { a, b } from "./x.js";`, `import x from "./x.js";`, and `export` before a function, a
-constant, a class, or `default`. Any other form is refused, because it would mean something else once joined.
+Modules are joined in the order in which they need each other, each in a scope of its own; nothing is compiled. They are
+plain: `import { a, b } from "./x.js";`, `import x from "./x.js";`, and `export` before a function, a constant, a class,
+or `default`. Any other form is refused, because it would mean something else once joined.
 """
 
 import base64
@@ -50,7 +49,16 @@ _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)[ \t]*\n", re.M
 
 @cache
 def script(entry: str, *, module: bool = False) -> str:
-    """All that `entry` needs, as one script: `keyhole` has its exports. Or a module with its default export."""
+    """A module and all that it imports, as one script.
+
+    Args:
+        entry: The module, as a path in the folder of static files.
+        module: Is the script itself a module, with the entry's default export? Default: no; a constant `keyhole` has
+            the entry's exports.
+
+    >>> "import " in script("file.js")
+    False
+    """
     parts = [_scope(name) for name in _ordered(entry)]
     end = f"export default {_name(entry)}.default;" if module else f"const keyhole = {_name(entry)};"
     return "\n".join([*parts, end, ""])
@@ -58,12 +66,19 @@ def script(entry: str, *, module: bool = False) -> str:
 
 @cache
 def style(*names: str) -> str:
-    """Some stylesheets as one."""
+    """Some stylesheets as one.
+
+    Args:
+        *names: Their paths in the folder of static files.
+
+    >>> style("style.css", "circuit.css").startswith(style("style.css"))
+    True
+    """
     return "".join((STATIC / name).read_text(encoding="utf-8") for name in names)
 
 
 def _ordered(entry: str) -> list[str]:
-    """The modules below one, each after those it imports; a cycle is refused."""
+    """A module and all that it imports, each after those it imports itself; a cycle is refused."""
     done: list[str] = []
     _visit(entry, done, ())
     return done
@@ -81,7 +96,7 @@ def _visit(name: str, done: list[str], above: tuple[str, ...]) -> None:
 def _scope(name: str) -> str:
     """One module as a function that returns what it exports."""
     text = _read(name)
-    exported = [found for _, found in _EXPORT.findall(text)]
+    exported = [name for _, name in _EXPORT.findall(text)]
 
     def taken(match: re.Match[str]) -> str:
         names, default, needed = match.groups()
@@ -130,10 +145,17 @@ _PAGE = Path(__file__).with_name("static") / "page.html"
 
 
 def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story: Story | None = None) -> str:
-    """Tokens from left to right, layers from bottom to top: a page to walk through, as it is shown everywhere.
+    """A circuit as a self-contained page: tokens from left to right, layers from bottom to top.
 
-    `names` of its edges, if there are some, stand beside them (see `keyhole.naming.attached`). The `story` may be one
-    whose effects were measured; without it, one is told without.
+    Args:
+        circuit: The circuit. Of a large one only the strongest 4,000 edges are drawn.
+        names: Texts that stand beside its edges, if there are some (see `keyhole.naming.attached`).
+        story: Its story with measured effects. Default: the story without effects.
+
+    >>> import keyhole
+    >>> circuit = keyhole.load().run("When Mary and John went to the store, John gave a drink to").trace("Mary")
+    >>> to_html(circuit).startswith("<!doctype html>")
+    True
     """
     return one_file(
         f"{model_label(circuit.model['name'])}: why {question_label(circuit)}?",
@@ -145,7 +167,19 @@ def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story:
 
 
 def one_file(title: str, data: Any, *, entry: str, styles: Sequence[str], text: str) -> str:
-    """A page with its data, styles and script in it; the `text` is for readers without scripts."""
+    """A self-contained page.
+
+    Args:
+        title: Its title.
+        data: What its script shows, as plain data.
+        entry: The script's first module, which exports `start`.
+        styles: Its stylesheets.
+        text: The same as text, for readers without scripts.
+
+    >>> page = one_file("A page", {}, entry="framed.js", styles=["style.css"], text="1 < 2")
+    >>> "<pre>1 &lt; 2</pre>" in page
+    True
+    """
     style_text = "\n" + style(*styles)
     script_text = "\n" + script(entry) + "keyhole.start();\n"
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
@@ -162,17 +196,29 @@ def one_file(title: str, data: Any, *, entry: str, styles: Sequence[str], text: 
 def page_data(
     circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story: Story | None = None, most: int = EDGES
 ) -> dict[str, Any]:
-    """What the circuit view is told: the circuit's own document, names by edge, and the story."""
+    """The data of the circuit view: the circuit's own document, names by edge, and the story.
+
+    Args:
+        circuit: The circuit.
+        names: Texts that stand beside its edges.
+        story: Its story with measured effects. Default: the story without effects.
+        most: How many edges are kept: the strongest.
+
+    >>> import keyhole
+    >>> circuit = keyhole.load().run("When Mary and John went to the store, John gave a drink to").trace("Mary")
+    >>> sorted(page_data(circuit))
+    ['circuit', 'names', 'story']
+    """
     part = strongest(circuit, most)
     if story is None and circuit.influence:
-        story = tell(replace(circuit, run=None))  # of the whole: parts do not add up
-    told = names or {}
-    if part is not circuit and told:
-        identities = {_identity(circuit, edge): name for edge, name in told.items()}
-        told = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
+        story = tell(replace(circuit, run=None))  # of the whole circuit: in a part, influences do not add up
+    named = names or {}
+    if part is not circuit and named:  # edges refer to nodes by index, and a part has other indices
+        identities = {_identity(circuit, edge): name for edge, name in named.items()}
+        named = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
     data: dict[str, Any] = {
         "circuit": json.loads(part.to_json()),
-        "names": {str(index): {"text": told[edge]} for index, edge in enumerate(part.edges) if edge in told},
+        "names": {str(index): {"text": named[edge]} for index, edge in enumerate(part.edges) if edge in named},
         "story": [] if story is None else story_lines(part, story),
     }
     if part is not circuit:
@@ -194,10 +240,10 @@ def in_script(data: Any) -> str:
 
 
 def _policy(style_text: str, script_text: str) -> str:
-    """Nothing but this style and this script, by their sums; no picture, no frame, no request to anywhere."""
-    sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style_text, script_text)]
+    """Allow this style and this script alone, by their hashes: no picture, no frame, no request to anywhere."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style_text, script_text)]
     return (
-        f"default-src 'none'; style-src 'sha256-{sums[0]}'; script-src 'sha256-{sums[1]}'; "
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -210,7 +256,16 @@ def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int,
 def story_lines(circuit: Circuit, story: Story) -> list[dict[str, Any]]:
     """The story as every page shows it: words that decide, paths under their headings, what they carry, and a legend.
 
-    Words have their tokens; words and paths have the nodes of this circuit, or part of one, that they pass.
+    Args:
+        circuit: The circuit that is drawn: the whole one, or its strongest part. Lines have the indices of its nodes,
+            so that pointing at a line lights what it is about.
+        story: The story of the whole circuit.
+
+    >>> import keyhole
+    >>> circuit = keyhole.load().run("When Mary and John went to the store, John gave a drink to").trace("Mary")
+    >>> lines = story_lines(circuit, circuit.story())
+    >>> all("text" in line for line in lines)
+    True
     """
     index = {node: i for i, node in enumerate(circuit.nodes)}
     lines = _word_lines(index, story)
@@ -234,8 +289,8 @@ def _word_lines(index: Mapping[Node, int], story: Story) -> list[dict[str, Any]]
     lines: list[dict[str, Any]] = [{"text": heading, "heading": True, "about": f"effect: {story.words_by}"}]
     lines += [_word_line(index, story, word) for word in decisive]
     if others := len(story.words) - len(decisive):
-        what = "The other word changes" if others == 1 else f"Each of the other {others} words changes"
-        lines.append({"text": f"{what} the {story.metric} by less than {story.least:.2f} on average."})
+        subject = "The other word changes" if others == 1 else f"Each of the other {others} words changes"
+        lines.append({"text": f"{subject} the {story.metric} by less than {story.least:.2f} on average."})
     if either := either_way(story):
         lines.append({"text": " ".join(either)})
     return lines

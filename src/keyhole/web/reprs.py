@@ -1,7 +1,8 @@
-"""What does a notebook show of a result that ends a cell? Markup that touches nothing around it, every text as text.
+"""What does a notebook show of a result that ends a cell? Markup that changes nothing around it, with texts escaped.
 
-What is small is plain markup that has its styles on itself and takes the notebook's own colours. What has a view of its
-own stands in a frame, so that two of them live in one notebook.
+Results with a report show its page (`keyhole.report`); the others are here. A run and the channels of a score are plain
+markup with inline styles, in the notebook's own colours. Firings, circuits and verifications have interactive views,
+each in a frame, so that several can stand in one notebook.
 """
 
 import html
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing
 
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
-_HIGHEST = 900  # pixels of a frame, which scrolls beyond
+_HIGHEST = 900  # pixels of a frame; a longer page scrolls
 _LONG = 24  # characters of a token
 _HUES = {"more": "#3465a4", "less": "#cc4b37"}
 _STYLES = ("style.css", "page.css", "firing.css", "framed.css")
@@ -28,7 +29,15 @@ _SIGNS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def run_html(run: "Run") -> str:
-    """Tokens, what the model says next, and the heads that fire at the last token."""
+    """Tokens, the likeliest next ones, and the heads that fire at the last token.
+
+    Args:
+        run: The run.
+
+    >>> import keyhole
+    >>> "Mary" in run_html(keyhole.load().run("Mary gave John a book"))
+    True
+    """
     shown = list(enumerate(run.tokens))
     if left := max(0, len(shown) - _TOKENS):
         shown = [*shown[: _TOKENS // 2], *shown[-_TOKENS // 2 :]]
@@ -40,27 +49,39 @@ def run_html(run: "Run") -> str:
     return _box(title, f'<div style="line-height:1.9">{"".join(chips)}</div>{columns}')
 
 
-def channels_html(found: "Channels") -> str:
-    """The channels of one score as bars, the largest first."""
-    terms = sorted(enumerate(found.relative_terms.tolist()), key=lambda term: -abs(term[1]))
-    rest = [("rest", found.relative_rest)] if found.relative_rest else []
-    others = (
-        [(f"{len(terms) - _CHANNELS} others", sum(x for _, x in terms[_CHANNELS:]))] if len(terms) > _CHANNELS else []
-    )
-    rows = [*((f"channel {k}", x) for k, x in terms[:_CHANNELS]), *others, *rest]
-    longest = max([1e-12, *(abs(x) for _, x in rows if x == x)])
-    few = found.n_recon()
-    told = [
-        f"head {found.layer}.{found.head}, dest {found.dest}, src {found.src}: attention {found.attention:.3f}",
-        f"{found.relative_attention:+.3f} against the mean of the other keys",
+def channels_html(split: "Channels") -> str:
+    """The channels of one score as bars, the largest first.
+
+    Args:
+        split: The score over its channels.
+
+    >>> import keyhole
+    >>> "channel 0" in channels_html(keyhole.load().run("Mary gave John a book").channels((3, 1)))
+    True
+    """
+    terms = sorted(enumerate(split.relative_terms.tolist()), key=lambda term: -abs(term[1]))
+    rows = [(f"channel {k}", x) for k, x in terms[:_CHANNELS]]
+    if smaller := terms[_CHANNELS:]:
+        rows.append((f"{len(smaller)} others", sum(x for _, x in smaller)))
+    if split.relative_rest:
+        rows.append(("rest", split.relative_rest))
+    longest = max([1e-12, *(abs(x) for _, x in rows if x == x)])  # NaN where dest sees one key alone
+    few = split.n_recon()
+    title = [
+        f"head {split.layer}.{split.head}, dest {split.dest}, src {split.src}: attention {split.attention:.3f}",
+        f"{split.relative_attention:+.3f} against the mean of the other keys",
         *([] if few is None else [f"{few} of {len(terms)} channels are enough for it"]),
-        f"S(v) {found.sparsity:.3f}",
+        f"S(v) {split.sparsity:.3f}",
     ]
-    return _box("; ".join(told), _table([(name, _bar(x / longest), f"{x:+.3f}") for name, x in rows], ""))
+    return _box("; ".join(title), _table([(name, _bar(x / longest), f"{x:+.3f}") for name, x in rows], ""))
 
 
 def firing_html(firing: "Firing") -> str:
-    """The firing view; nothing is removed here, `firing.widget()` does that."""
+    """The firing view, in which nothing can be removed: `firing.widget()` is for that.
+
+    Args:
+        firing: An explanation, as `run.explain` returns it.
+    """
     from keyhole.web.server.bodies import spell
     from keyhole.web.server.prompt import document
 
@@ -69,16 +90,24 @@ def firing_html(firing: "Firing") -> str:
     return _framed(repr(firing).strip("<>"), data, str(firing), height=470 + 45 * lines)
 
 
-def verification_html(found: "Verification") -> str:
-    """Predicted against measured, and all removals as a table."""
+def verification_html(verification: "Verification") -> str:
+    """Predicted against measured, and all removals as a table.
+
+    Args:
+        verification: The result of `circuit.verify`.
+    """
     from keyhole.web.server.bodies import spell
 
-    data = {"show": "verification", "verification": json.loads(spell(found.record()))}
-    return _framed("Verification", data, str(found), height=570 + 27 * min(len(found.rows), 15))
+    data = {"show": "verification", "verification": json.loads(spell(verification.record()))}
+    return _framed("Verification", data, str(verification), height=570 + 27 * min(len(verification.rows), 15))
 
 
 def circuit_html(circuit: "Circuit") -> str:
-    """The circuit's page."""
+    """The circuit's page, in a frame.
+
+    Args:
+        circuit: The circuit.
+    """
     from keyhole.web.notebook import circuit_page
 
     return circuit_page(circuit)._repr_html_()
@@ -95,8 +124,11 @@ def _framed(title: str, data: dict[str, Any], text: str, *, height: int) -> str:
 def _answers(run: "Run") -> list[tuple[str, str, str]]:
     from keyhole.web.server.prompt import predictions
 
-    found = predictions(run, run.logits[-1], _ANSWERS)
-    return [(_visible(one["text"]), _bar(one["probability"], both=False), f"{one['probability']:.1%}") for one in found]
+    likeliest = predictions(run, run.logits[-1], _ANSWERS)
+    return [
+        (_visible(token["text"]), _bar(token["probability"], both=False), f"{token['probability']:.1%}")
+        for token in likeliest
+    ]
 
 
 def _heads(run: "Run") -> list[tuple[str, str, str]]:
@@ -110,16 +142,16 @@ def _heads(run: "Run") -> list[tuple[str, str, str]]:
         return [(str(error), "", "")]
     return [
         (
-            f"{one.layer}.{one.head} ← {token_label(run.tokens, one.src)}",
-            _bar(one.attention, both=False),
-            f"{one.attention:.3f}",
+            f"{site.layer}.{site.head} ← {token_label(run.tokens, site.src)}",
+            _bar(site.attention, both=False),
+            f"{site.attention:.3f}",
         )
-        for one in sites
+        for site in sites
     ]
 
 
 def _visible(token: str) -> str:
-    """What is there, even where it is blank; long tokens are cut.
+    """A token with signs for its blanks; a long one is cut.
 
     >>> _visible(" Mary"), _visible(" "), _visible("x" * 30)
     ('Mary', '␣', 'xxxxxxxxxxxxxxxxxxxxxxx…')

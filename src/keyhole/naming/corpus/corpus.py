@@ -42,7 +42,18 @@ class Texts:
 
 
 def texts_of(model: "Model", source: Source | None, *, seed: int = 0) -> Texts:
-    """The texts of a source; for None, text that suits the model, in an order drawn with `seed`."""
+    """The texts of a source.
+
+    Args:
+        model: The model.
+        source: A file, `hf:NAME` of a dataset, or texts (a sequence of texts or of lists of token ids). None: text that
+            suits the model.
+        seed: Seed of the order of the text that suits the model.
+
+    >>> import keyhole
+    >>> next(iter(texts_of(keyhole.load(), ["Mary went to the store"]).pieces))
+    ('text 0', 'Mary went to the store')
+    """
     if source is None:
         if model.tokenizer is None:
             raise KeyholeError(f"{model.name} has no tokenizer: give a corpus of token ids, a list of numbers each.")
@@ -162,7 +173,14 @@ _JOINED = 2000  # characters of running text that are tokenized together
 def chunks(
     model: "Model", source: Source | None = None, *, length: int = 32, limit: int | None = None, seed: int = 0
 ) -> Iterator[Ids]:
-    """Chunks of at most `length` token ids, from a source (see `texts_of`); at most `limit` chunks.
+    """Chunks of token ids from a source.
+
+    Args:
+        model: The model.
+        source: A file, a dataset or texts (see `texts_of`). Default: text that suits the model.
+        length: How many tokens a chunk has, at most.
+        limit: How many chunks, at most. Default: all.
+        seed: Seed of the choice of text, if no source is given.
 
     >>> import keyhole
     >>> model = keyhole.load()
@@ -219,17 +237,17 @@ def _cut(ids: Ids, length: int) -> Iterator[Ids]:
 
 def _joined(pieces: Iterable[tuple[str, Text]]) -> Iterator[tuple[str, str]]:
     """Paragraphs joined by spaces, many at a time: few calls of the tokenizer are faster than many."""
-    held: list[str] = []
+    waiting: list[str] = []
     size, begins = 0, ""
     for where, text in pieces:
-        begins = begins if held else where
-        held.append(str(text))
-        size += len(held[-1])
+        begins = begins if waiting else where
+        waiting.append(str(text))
+        size += len(waiting[-1])
         if size >= _JOINED:
-            yield begins, " ".join(held)
-            held, size = [], 0
-    if held:
-        yield begins, " ".join(held)
+            yield begins, " ".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield begins, " ".join(waiting)
 
 
 def _before_text(model: "Model", where: str, text: str) -> Ids:

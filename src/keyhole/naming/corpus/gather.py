@@ -55,10 +55,19 @@ def gather(
 ) -> list[Examples]:
     """Examples of every subject from one pass over a corpus, in the order of the subjects.
 
-    - `corpus`: a file, a dataset or texts (see `texts_of`); by default text that suits the model
-    - `amounts`: how many examples of each kind
-    - `settings`, or its fields as keywords: `length`, `tokens`, `seed` and `folder`. With a folder, the state of the
-      pass is written there every minute, and a second call continues from it, with more `tokens`, too.
+    Args:
+        model: The model.
+        subjects: What is looked for; see `keyhole.naming.subjects`.
+        corpus: A file, a dataset or texts (see `texts_of`). Default: text that suits the model.
+        amounts: How many examples of each kind.
+        settings: A `ReadSettings`, whose fields are the choices below.
+        progress: Called with the number of tokens read and their total.
+        **options: Choices by name; beside a record they change it:
+            - `length`: How many tokens a chunk of text has.
+            - `tokens`: How many tokens are read, at most.
+            - `seed`: Seed of the text, if no corpus is given, and of the examples that are drawn.
+            - `folder`: The state of the pass is written there every minute, and a second call continues from it, also
+              with more `tokens`.
 
     >>> import keyhole
     >>> from keyhole.naming.subjects import channel_subjects
@@ -249,9 +258,17 @@ def where(
 ) -> Fires:
     """The strongest places of a subject or of a whole head in a corpus.
 
-    - `subject`: see `keyhole.naming.subjects`; or a head (layer, head)
-    - `corpus`: a file, a dataset or texts (see `texts_of`); by default text that suits the model
-    - `settings`, or its fields as keywords: `top`, `tokens`, `length` and `seed`
+    Args:
+        model: The model.
+        subject: A subject (see `keyhole.naming.subjects`), or a head (layer, head).
+        corpus: A file, a dataset or texts (see `texts_of`). Default: text that suits the model.
+        settings: A `WhereSettings`, whose fields are the choices below.
+        progress: Called with the number of tokens read and their total.
+        **options: Choices by name; beside a record they change it:
+            - `top`: How many places are returned.
+            - `tokens`: How many tokens are read, at most.
+            - `length`: How many tokens a chunk of text has.
+            - `seed`: Seed of the choice of text, if no corpus is given.
 
     >>> import keyhole
     >>> places = where(keyhole.load(), (3, 1), tokens=3000, top=2)
@@ -266,10 +283,8 @@ def where(
         )
         return Fires(subject.id, examples.of("top"), examples.chunks, examples.tokens)
     require_head(model, subject)
-    state, source = (
-        State.empty([], Amounts(0, 0, 0, 0), how.seed),
-        chunks(model, corpus, length=how.length, seed=how.seed),
-    )
+    state = State.empty([], Amounts(0, 0, 0, 0), how.seed)
+    source = chunks(model, corpus, length=how.length, seed=how.seed)
     state.top = Kept.empty(1, how.top, ROW | {"text": np.uint64})
     see = partial(_look_at_head, subject, state.top)
     for _ in reading(model, source, state, how.tokens, see=see, progress=progress):

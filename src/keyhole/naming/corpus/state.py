@@ -213,13 +213,13 @@ class State:
     def empty(cls, subjects: Sequence[Subject], amounts: Amounts, seed: int) -> "State":
         """The state before anything is read."""
         n = len(subjects)
-        beside = {"text": np.uint64, "others": (np.int16, OTHERS)}
-        beside |= {"other_values": (np.float32, OTHERS), "other_attention": (np.float32, OTHERS)}
+        more = {"text": np.uint64, "others": (np.int16, OTHERS)}
+        more |= {"other_values": (np.float32, OTHERS), "other_attention": (np.float32, OTHERS)}
         return cls(
             amounts,
             seed,
             np.array([salt(seed, subject.id) for subject in subjects], np.uint64),
-            Kept.empty(n, amounts.top, ROW | beside),
+            Kept.empty(n, amounts.top, ROW | more),
             Kept.empty(n, _SPARE * 10 * amounts.per_decile, ROW),
             Kept.empty(n, amounts.random, ROW),
             Kept.empty(n, _SPARE * amounts.hard, ROW),

@@ -118,10 +118,13 @@ def statistics(
 ) -> Name:
     """The sentence that best separates examples from background.
 
-    - `background`: places where the signal does not fire; all that were not picked at random count as hard negatives,
-      so that examples of another signal show what separates the two
-    - `level`: of significance, corrected for all candidates
-    - `clauses`: at most so many
+    Args:
+        examples: Places where the signal fires.
+        background: Places where it does not fire. All that were not picked at random count as hard negatives, so that
+            examples of another signal show what separates the two.
+        level: Level of significance, corrected for all candidates.
+        clauses: How many clauses the sentence has, at most.
+        seed: Seed of the pairs that are drawn at random from the texts.
 
     >>> from keyhole.naming.subjects.subject import Shown
     >>> fires = [Shown(i, (f"a{i}", "Mary", "to"), 2, 1, 1.0, 1.0, "top") for i in range(9)]
@@ -245,7 +248,12 @@ def _claim(choice: _Choice, pairs: Pairs) -> Claim:
 
 
 def tokens_alone(examples: Sequence[Shown], background: Sequence[Shown] = (), *, words: int = 3) -> Name:
-    """The commonest tokens at dest and at src, as a sentence; the background is ignored.
+    """The commonest tokens at dest and at src, as a sentence.
+
+    Args:
+        examples: Places where the signal fires.
+        background: Ignored: it is here because explainers are called with it.
+        words: How many tokens are named for dest, and for src.
 
     >>> tokens_alone([Shown(0, ("a", " to", " b"), 1, 0, 1.0, 1.0, "top")]).text
     'dest is "to", and src is "a"'

@@ -216,8 +216,12 @@ class Lens:
 def lens(model: "Model", subject: Subject, *, tokens: int = 8, draws: int = 100, seed: int = 0) -> Lens:
     """The tokens nearest to a signal's two directions.
 
-    - `tokens`: how many tokens for each direction
-    - `draws`: random directions of the same head, for `chance`
+    Args:
+        model: The model.
+        subject: The signal, channel or feature.
+        tokens: How many tokens for each direction.
+        draws: How many random directions of the same head they are compared with.
+        seed: Seed of the random directions.
 
     >>> import keyhole
     >>> from keyhole.naming.subjects import channel_subjects

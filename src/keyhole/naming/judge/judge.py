@@ -263,12 +263,12 @@ def too_few(random_directions: int) -> str | None:
     """Why no name can pass with so few random directions, and how many are needed; None: there are enough.
 
     >>> print(too_few(10))
-    no name can pass: beside 10 random directions the smallest p-value is 1/11, above 0.05. Take --random 19 or more.
+    no name can pass: with 10 random directions the smallest p-value is 1/11, above 0.05. Take --random 19 or more.
     """
     least = math.ceil(1 / LEVEL) - 1
     if random_directions >= least:
         return None
-    smallest = f"beside {random_directions} random directions the smallest p-value is 1/{random_directions + 1}"
+    smallest = f"with {random_directions} random directions the smallest p-value is 1/{random_directions + 1}"
     return f"no name can pass: {smallest}, above {LEVEL}. Take --random {least} or more."
 
 

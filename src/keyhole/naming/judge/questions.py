@@ -77,10 +77,10 @@ def split(shown: Sequence[Shown], seed: int = 0) -> tuple[tuple[Shown, ...], tup
     for example in shown:
         best[group[example.chunk]] = min(best.get(group[example.chunk], 9), rank.get(example.pick, 2))
     order.sort(key=lambda text: best[text])  # stable: within a rank, as shuffled
-    held = set(order[1::2])
+    held_out = set(order[1::2])
     return (
-        tuple(example for example in shown if group[example.chunk] not in held),
-        tuple(example for example in shown if group[example.chunk] in held),
+        tuple(example for example in shown if group[example.chunk] not in held_out),
+        tuple(example for example in shown if group[example.chunk] in held_out),
     )
 
 
@@ -103,7 +103,7 @@ class Halves:
     """The examples of one signal: those for the explainer, and those held out for questions."""
 
     explained: tuple[Shown, ...]
-    held: tuple[Shown, ...]
+    held_out: tuple[Shown, ...]
 
     def fires(self, high: int) -> tuple[Shown, ...]:
         """The firing examples for the explainer: top ones, and those of deciles from `high` on."""
@@ -123,10 +123,10 @@ def pose(kind: QuestionKind, halves: Halves, of: Span, asking: Asking, *, seed: 
     """The questions of one kind about one signal; none where there are too few examples."""
     rng = random.Random(f"{seed} {kind} {of}")
     if kind == "intruder":
-        return _intruders(halves.held, of, asking, rng)
-    fire = positives(halves.held, of, asking.high, rng)
+        return _intruders(halves.held_out, of, asking, rng)
+    fire = positives(halves.held_out, of, asking.high, rng)
     known = _known(halves.explained, of, asking, rng) if kind == "examples" else ()
-    hard, easy = _others_in_text(halves.held, fire, rng) if kind == "fuzzing" else negatives(halves.held, rng)
+    hard, easy = _others_in_text(halves.held_out, fire, rng) if kind == "fuzzing" else negatives(halves.held_out, rng)
 
     def posed(pair: Marked | Shown, truth: bool) -> Posed:
         if isinstance(pair, Shown):
@@ -138,12 +138,12 @@ def pose(kind: QuestionKind, halves: Halves, of: Span, asking: Asking, *, seed: 
 
 
 def _others_in_text(
-    held: Sequence[Shown], fire: Sequence[Shown], rng: random.Random
+    held_out: Sequence[Shown], fire: Sequence[Shown], rng: random.Random
 ) -> tuple[list[Shown], list[Marked]]:
     """Other pairs of the same texts: (a firing dest with a wrong src; any pair whose dest is not known to fire)."""
     texts = dict.fromkeys(example.tokens for example in fire)
-    wrong = [example for example in held if example.pick == "wrong src" and example.tokens in texts]
-    firing = {(example.tokens, example.dest) for example in held if example.pick in ("top", "decile")}
+    wrong = [example for example in held_out if example.pick == "wrong src" and example.tokens in texts]
+    firing = {(example.tokens, example.dest) for example in held_out if example.pick in ("top", "decile")}
     free = [(tokens, [i for i in range(len(tokens)) if (tokens, i) not in firing]) for tokens in texts]
     easy = []
     for tokens, dests in free:
@@ -154,10 +154,10 @@ def _others_in_text(
     return _one_of_each_text(wrong, rng), easy
 
 
-def _intruders(held: Sequence[Shown], of: Span, asking: Asking, rng: random.Random) -> tuple[Posed, ...]:
+def _intruders(held_out: Sequence[Shown], of: Span, asking: Asking, rng: random.Random) -> tuple[Posed, ...]:
     """Four that fire and one that does not; no text is shown twice, or questions would answer each other."""
-    fire = positives(held, of, asking.high, rng)
-    hard, easy = negatives(held, rng)
+    fire = positives(held_out, of, asking.high, rng)
+    hard, easy = negatives(held_out, rng)
     strange = [example for row in zip_longest(hard, easy) for example in row if example is not None]
     strange = _without(strange, {example.tokens for example in fire})
     posed = []

@@ -1,8 +1,7 @@
 """What does a language model call a signal, and does it find a name right? Thousands of questions at once.
 
-How does a model see an example? As text on one line, with dest in [[...]] and src in {{...}}.
-
-What follows dest is left out: when the head looks back from there, the model has not read it.
+A model sees an example as text on one line, with dest in [[...]] and src in {{...}}. What follows dest is left out: the
+head cannot see it when it looks back from there.
 """
 
 import random
@@ -28,21 +27,21 @@ MARKS = (
 )
 
 
-def shown_text(one: Marked) -> str:
+def shown_text(pair: Marked) -> str:
     r"""The text up to dest, marked.
 
     >>> shown_text(Marked((" Mary", " gave", " it", "\n", " to", " him"), 4, 0))
     '{{Mary}} gave it\\n [[to]]'
     """
     src, dest = ("{{", "}}"), ("[[", "]]")
-    if one.dest == one.src:
-        parts = [_plain("".join(one.tokens[: one.dest])), _inside(one.tokens[one.dest], "[[{{", "}}]]")]
+    if pair.dest == pair.src:
+        parts = [_plain("".join(pair.tokens[: pair.dest])), _inside(pair.tokens[pair.dest], "[[{{", "}}]]")]
     else:
         parts = [
-            _plain("".join(one.tokens[: one.src])),
-            _inside(one.tokens[one.src], *src),
-            _plain("".join(one.tokens[one.src + 1 : one.dest])),
-            _inside(one.tokens[one.dest], *dest),
+            _plain("".join(pair.tokens[: pair.src])),
+            _inside(pair.tokens[pair.src], *src),
+            _plain("".join(pair.tokens[pair.src + 1 : pair.dest])),
+            _inside(pair.tokens[pair.dest], *dest),
         ]
     return "".join(parts).strip()
 
@@ -86,7 +85,12 @@ SRC: ...
 
 
 def llm_explainer(talk: Talk, progress: Progress = silent) -> Explainer:
-    """An explainer that asks a model."""
+    """An explainer that asks a model.
+
+    Args:
+        talk: The conversation, in whose transcript all answers are kept.
+        progress: Called with the number of requests answered and their total.
+    """
     return _Explainer(talk, progress)
 
 
@@ -96,7 +100,8 @@ class _Explainer:
     progress: Progress
 
     def ahead(self, questions: Sequence[tuple[Sequence[Shown], Sequence[Shown]]]) -> None:
-        send_all(self.talk, [explain_request(self.talk, *one) for one in questions if one[0]], progress=self.progress)
+        requests = [explain_request(self.talk, fires, background) for fires, background in questions if fires]
+        send_all(self.talk, requests, progress=self.progress)
 
     def __call__(self, fires: Sequence[Shown], background: Sequence[Shown]) -> Name:
         text = read_name(send(self.talk, explain_request(self.talk, fires, background))) if fires else None
@@ -105,26 +110,26 @@ class _Explainer:
 
 def explain_request(talk: Talk, fires: Sequence[Shown], background: Sequence[Shown]) -> Request:
     """The question; the largest values first, and hard negatives of each kind in turn before any at random."""
-    much = talk.prompting
-    top = sorted(fires, key=lambda one: -one.value)[: much.examples]
+    amounts = talk.prompting
+    top = sorted(fires, key=lambda shown: -shown.value)[: amounts.examples]
     parts = ["The signal fires for these pairs:", *_listed(top)]
-    others = _others(background, talk.seed)[: much.negatives]
+    others = _others(background, talk.seed)[: amounts.negatives]
     if others:
         parts += ["", "It does not fire for these pairs, although some of them look alike:", *_listed(others)]
     user = "\n".join([*parts, "", _TASK])
-    return Request(talk.endpoint.model, _SYSTEM, user, much.name_tokens, seed=talk.seed)
+    return Request(talk.endpoint.model, _SYSTEM, user, amounts.name_tokens, seed=talk.seed)
 
 
 def _others(background: Sequence[Shown], seed: int) -> list[Shown]:
     order = list(background)
     random.Random(seed).shuffle(order)
-    kinds = [[one for one in order if one.pick == pick] for pick in HARD]
-    hard = [one for row in zip_longest(*kinds) for one in row if one is not None]
-    return [*hard, *(one for one in order if one.pick not in HARD)]
+    kinds = [[shown for shown in order if shown.pick == pick] for pick in HARD]
+    hard = [shown for row in zip_longest(*kinds) for shown in row if shown is not None]
+    return [*hard, *(shown for shown in order if shown.pick not in HARD)]
 
 
-def _listed(shown: Sequence[Shown]) -> list[str]:
-    return [f"{number}. {shown_text(marked(one))}" for number, one in enumerate(shown, start=1)]
+def _listed(examples: Sequence[Shown]) -> list[str]:
+    return [f"{number}. {shown_text(marked(shown))}" for number, shown in enumerate(examples, start=1)]
 
 
 def read_name(reply: Reply) -> str | None:
@@ -135,8 +140,8 @@ def read_name(reply: Reply) -> str | None:
     """
     if reply.status != "answered":
         return None
-    found = [match[1] for line in reply.text.splitlines() if (match := _LINE.match(line.strip()))]
-    text = _unquoted(" ".join(found[-1].strip("<> ").split())) if found else ""
+    labelled = [match[1] for line in reply.text.splitlines() if (match := _LINE.match(line.strip()))]
+    text = _unquoted(" ".join(labelled[-1].strip("<> ").split())) if labelled else ""
     if not text or len(text) > _LONGEST or NONE in text.lower() or not re.search(r"\w", text):
         return None
     return text
@@ -174,7 +179,12 @@ _WANT: dict[QuestionKind, str] = {
 
 
 def llm_judges(talk: Talk, progress: Progress = silent) -> dict[QuestionKind, Judge]:
-    """Who answers which kind of question: a model."""
+    """Judges that ask a model, by kind of question.
+
+    Args:
+        talk: The conversation, in whose transcript all answers are kept.
+        progress: Called with the number of requests answered and their total.
+    """
     return dict.fromkeys(_ABOUT, _Judge(talk, progress))
 
 
@@ -184,7 +194,8 @@ class _Judge:
     progress: Progress
 
     def ahead(self, questions: Sequence[tuple[str, Question]]) -> None:
-        send_all(self.talk, [judge_request(self.talk, *one) for one in questions], progress=self.progress)
+        requests = [judge_request(self.talk, text, question) for text, question in questions]
+        send_all(self.talk, requests, progress=self.progress)
 
     def __call__(self, text: str, question: Question) -> Answer:
         return read_answer(send(self.talk, judge_request(self.talk, text, question)), question)
@@ -196,7 +207,7 @@ def judge_request(talk: Talk, text: str, question: Question) -> Request:
         raise KeyholeError(f"a model is asked {', '.join(_ABOUT)} questions, not {question.kind!r}.")
     intruder = question.kind == "intruder"
     if intruder:
-        parts = [f"{number}. {shown_text(one)}" for number, one in enumerate(question.texts, start=1)]
+        parts = [f"{number}. {shown_text(pair)}" for number, pair in enumerate(question.texts, start=1)]
     else:
         parts = [f"Rule: {' '.join(text.split())}", f"Text: {shown_text(question.texts[0])}"]
     system = f"{_ABOUT[question.kind]} {MARKS}"
@@ -249,7 +260,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Cost:
-    """What is still to be asked."""
+    """What the requests that are still to be sent would cost."""
 
     requests: int
     known: int  # answered before: they cost nothing
@@ -258,14 +269,14 @@ class Cost:
     price: float | None  # at most, as far as the tokens are counted rightly; None: no price was given
 
     def __str__(self) -> str:
-        told = f"{self.requests:,} requests, about {self.tokens_in:,} tokens in, at most {self.tokens_out:,} out"
+        size = f"{self.requests:,} requests, about {self.tokens_in:,} tokens in, at most {self.tokens_out:,} out"
         known = f" ({self.known:,} more are answered)" if self.known else ""
-        return told + known + ("" if self.price is None else f": at most about {self.price:.2f}")
+        return size + known + ("" if self.price is None else f": at most about {self.price:.2f}")
 
 
 @dataclass
 class _Notes:
-    """What would be asked that the transcript does not have; of names that are not known, the questions, too."""
+    """Which requests would be sent? Those that the transcript lacks, also about names that are not known yet."""
 
     talk: Talk
     wanted: dict[str, Request] = field(default_factory=dict)
@@ -291,15 +302,27 @@ class _Notes:
 
 
 def estimate(talk: Talk, naming: Naming[object], price: Price | None = None) -> Cost:
-    """What it would cost to go on from the transcript; nothing is asked. Unknown names are guessed to be long."""
+    """What would it cost to go on from the transcript? Nothing is sent. Unknown names are assumed to be long.
+
+    Args:
+        talk: The conversation.
+        naming: The work: called with an explainer and judges by kind of question.
+        price: Of a million tokens. Default: tokens are counted, and no price is computed.
+    """
     notes = _Notes(talk)
     naming(notes.explain, dict.fromkeys(_ABOUT, notes.judge))
     wanted = notes.wanted.values()
-    into, out = sum(one.tokens for one in wanted), sum(one.max_tokens for one in wanted)
+    into, out = sum(request.tokens for request in wanted), sum(request.max_tokens for request in wanted)
     money = None if price is None else (into * price.tokens_in + out * price.tokens_out) / 1e6
     return Cost(len(wanted), len(notes.known), into, out, money)
 
 
 def with_model(talk: Talk, naming: Naming[T], *, progress: Progress = silent) -> T:
-    """The result with the model's answers, asking for those that the transcript does not have."""
+    """The result with the model's answers; requests that the transcript does not have are sent.
+
+    Args:
+        talk: The conversation.
+        naming: The work: called with an explainer and judges by kind of question.
+        progress: Called with the number of requests answered and their total.
+    """
     return naming(llm_explainer(talk, progress), llm_judges(talk, progress))

@@ -24,7 +24,7 @@ KEYS = ("KEYHOLE_API_KEY", "OPENAI_API_KEY")  # of the environment, the first th
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited, how often is tried again, and how much is asked at once."""
+    """How long to wait, how often to try again, and how many requests are sent at once."""
 
     timeout: float = 120.0  # seconds for one answer, from the first byte sent to the last received
     tries: int = 6
@@ -75,10 +75,10 @@ class Endpoint:
 
 def key(names: tuple[str, ...] = KEYS) -> str | None:
     """The key of the environment; None: there is none, and local servers need none."""
-    found = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
-    if found is not None and not (found.isascii() and found.isprintable()):
+    secret = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
+    if secret is not None and not (secret.isascii() and secret.isprintable()):
         raise KeyholeError(f"the key in {' or '.join(names)} has characters that no key has: copy it again.")
-    return found
+    return secret
 
 
 _BAD_URL = "the base URL should look like https://host/v1, in plain letters."
@@ -88,7 +88,7 @@ _BAD_URL = "the base URL should look like https://host/v1, in plain letters."
 
 
 class StoppedError(KeyholeError):
-    """Somebody asked to stop before this request was sent."""
+    """The work was stopped before this request was sent."""
 
 
 @dataclass
@@ -118,21 +118,21 @@ class Gate:
             self._next = max(self._next, time.monotonic() + seconds)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, unless told to stop."""
+        """Sleep, unless the work is stopped."""
         if self.stop.wait(seconds) if seconds > 0 else self.stop.is_set():
             raise StoppedError("stopped.")
 
 
-# What is asked? One chat request, and the digest by which its answer is found again.
+# What does a request hold? One chat request, and the digest by which its answer is found again.
 
 _PIECE = re.compile(r"[^\W\d_]{1,6}|\d{1,3}|[^\w\s]|_")
 _FRAME = 5  # tokens around each message
-TOP = 20  # likeliest tokens that are asked for with the answer
+TOP = 20  # likeliest tokens that a request wants with the answer
 
 
 @dataclass(frozen=True)
 class Request:
-    """One question to a model, complete but for the place where it is asked."""
+    """One question to a model, complete except for the address of its server."""
 
     model: str
     system: str
@@ -144,9 +144,9 @@ class Request:
     def body(self, *, logprobs: bool = True) -> dict[str, Any]:
         """As the endpoint reads it; some take no log-probabilities."""
         messages = [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
-        asked = {"logprobs": True, "top_logprobs": TOP} if self.logprobs and logprobs else {}
+        likely = {"logprobs": True, "top_logprobs": TOP} if self.logprobs and logprobs else {}
         plain = {"temperature": 0, "seed": self.seed, "max_tokens": self.max_tokens}
-        return {"model": self.model, "messages": messages, **plain, **asked}
+        return {"model": self.model, "messages": messages, **plain, **likely}
 
     @property
     def digest(self) -> str:
@@ -168,7 +168,7 @@ def about_tokens(text: str) -> int:
     return len(_PIECE.findall(text))
 
 
-# What did the model say? A server's answer read strictly: what is no answer is told as what it is.
+# What did the model say? A server's answer is read strictly, and what is no answer gets its own status.
 
 Status = Literal["answered", "unfinished", "refused", "malformed"]
 STATUSES: tuple[Status, ...] = ("answered", "unfinished", "refused", "malformed")
@@ -227,22 +227,22 @@ def _likely(logprobs: Any) -> tuple[Likely, ...]:
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
         return ()
-    rows = [_row(one.get("top_logprobs")) if isinstance(one, dict) else None for one in content]
+    rows = [_row(token.get("top_logprobs")) if isinstance(token, dict) else None for token in content]
     return () if any(row is None for row in rows) else tuple(row for row in rows if row is not None)
 
 
 def _row(top: Any) -> dict[str, float] | None:
     if not isinstance(top, list) or not top:
         return None
-    found: dict[str, float] = {}
-    for one in top:
-        token, value = (one.get("token"), one.get("logprob")) if isinstance(one, dict) else (None, None)
+    likely: dict[str, float] = {}
+    for entry in top:
+        token, value = (entry.get("token"), entry.get("logprob")) if isinstance(entry, dict) else (None, None)
         if not isinstance(token, str) or isinstance(value, bool) or not isinstance(value, int | float):
             return None
         if math.isnan(value) or value > 1e-3:  # rounding may take a sure token a little over zero
             return None
-        found[token] = max(found.get(token, -math.inf), min(float(value), 0.0))
-    return found
+        likely[token] = max(likely.get(token, -math.inf), min(float(value), 0.0))
+    return likely
 
 
 def chance(likely: Sequence[Likely], word: str, other: str) -> float | None:
@@ -254,7 +254,7 @@ def chance(likely: Sequence[Likely], word: str, other: str) -> float | None:
     0.75
     """
     for row in likely:
-        yes, no = (sum(math.exp(v) for token, v in row.items() if _bare(token) == one) for one in (word, other))
+        yes, no = (sum(math.exp(v) for token, v in row.items() if _bare(token) == form) for form in (word, other))
         if yes + no > 0:
             return round(yes / (yes + no), 12)
     return None

@@ -1,11 +1,11 @@
-"""How do requests come to answers? Sent, tried again, a few at a time; a stop loses nothing.
+"""How are requests answered? They are sent a few at a time and tried again; a stop loses no answer.
 
-How is one request sent? A POST with a deadline, whose outcome is an answer, a reason to try again, or an error.
+A request is a POST with a deadline, whose outcome is an answer, a reason to try again, or an error:
 
 200                          an answer, if it is JSON; else something on the way broke: try again
 429, 408, 409, 425, 5xx      try again, when the server says
 no connection, time-out      try again
-400 about logprobs           without them
+400 about logprobs           try again without them
 400 of a content filter      a refusal, which is an answer
 anything else                the user must do something: an error
 """
@@ -48,7 +48,7 @@ class Again:
 
     why: str
     after: float | None = None  # seconds, if the server says
-    busy: bool = False  # for everybody who asks, not for this request alone
+    busy: bool = False  # other requests should wait, too
     garbled: str | None = None  # an answer that is no JSON: perhaps paid for, and worth another try
 
 
@@ -62,7 +62,7 @@ Outcome = Answered | Again | NoLogprobs
 
 @cache
 def client() -> "httpx.Client":
-    """Of all requests, in any thread. It follows no redirect, so that a key is not carried elsewhere."""
+    """The client of all requests, in any thread. It follows no redirect, so that no other server gets a key."""
     try:
         import httpx
     except ImportError as error:
@@ -71,7 +71,7 @@ def client() -> "httpx.Client":
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
-    """Send it once; raises KeyholeError where trying again would not help."""
+    """Send a request once; raises KeyholeError where trying again would not help."""
     sender, secret, limit = client(), key(endpoint.keys), endpoint.patience.timeout
     from httpx import ConnectError, ConnectTimeout, RequestError, TimeoutException
 
@@ -82,7 +82,7 @@ def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
         with sender.stream("POST", endpoint.url, **options) as response:
             for part in response.iter_bytes():
                 content += part
-                if time.monotonic() > deadline or len(content) > _MOST:  # one that drips is as good as none
+                if time.monotonic() > deadline or len(content) > _MOST:  # a slow trickle never ends
                     return Again(f"no whole answer within {limit:g} s and {_MOST:,} bytes")
     except TimeoutException as error:
         return Again(f"no {'connection' if isinstance(error, ConnectTimeout) else 'answer'} within {limit:g} s")
@@ -110,8 +110,8 @@ def _refused(
     answer: "httpx.Response", endpoint: Endpoint, body: dict[str, Any], *, said: str, secret: str | None
 ) -> Outcome:
     """What a status other than 200 means."""
-    status, (told, kind) = answer.status_code, _told(said, secret)
-    about = f" It says: {told}" if told else ""
+    status, (message, kind) = answer.status_code, _message(said, secret)
+    about = f" It says: {message}" if message else ""
     if kind == "insufficient_quota":
         raise KeyholeError(f"{endpoint.base_url} has no more credit for this key: top it up, and go on.{about}")
     if status in (400, 422, 500, 501) and "logprobs" in body and "logprob" in said.lower():
@@ -119,19 +119,19 @@ def _refused(
     if status in _AGAIN or status >= 500:
         return Again(f"status {status}.{about}".rstrip("."), _seconds(answer.headers), busy=status == 429)
     if status == 400 and kind == "content_filter":
-        return Answered({"choices": [{"message": {"refusal": told}, "finish_reason": "content_filter"}]})
+        return Answered({"choices": [{"message": {"refusal": message}, "finish_reason": "content_filter"}]})
     if status in (401, 403):
-        what = "refuses the key" if secret else "needs a key"
-        raise KeyholeError(f"{endpoint.base_url} {what}: set {endpoint.keys[0]} in the environment.{about}")
+        problem = "refuses the key" if secret else "needs a key"
+        raise KeyholeError(f"{endpoint.base_url} {problem}: set {endpoint.keys[0]} in the environment.{about}")
     if status == 404:
-        what = f"knows no model {endpoint.model!r}, or is no base URL: it should end before /chat/completions"
-        raise KeyholeError(f"{endpoint.base_url} {what}.{about}")
-    what = "sends elsewhere" if 300 <= status < 400 else "does not take the request"
-    raise KeyholeError(f"{endpoint.base_url} {what} (status {status}): check base URL and model.{about}")
+        problem = f"knows no model {endpoint.model!r}, or is no base URL: it should end before /chat/completions"
+        raise KeyholeError(f"{endpoint.base_url} {problem}.{about}")
+    problem = "redirects" if 300 <= status < 400 else "does not take the request"
+    raise KeyholeError(f"{endpoint.base_url} {problem} (status {status}): check base URL and model.{about}")
 
 
-def _told(said: str, secret: str | None) -> tuple[str, str | None]:
-    """The server's own words, on one line and without the key; and its code for them."""
+def _message(said: str, secret: str | None) -> tuple[str, str | None]:
+    """The server's message, on one line and without the key; and its error code."""
     kind: Any = None
     try:
         document = json.loads(said)
@@ -140,7 +140,7 @@ def _told(said: str, secret: str | None) -> tuple[str, str | None]:
             kind, inner = inner.get("code"), inner.get("message", inner.get("detail", ""))
         said = str(inner)
     except (ValueError, AttributeError, RecursionError):
-        said = "" if "<" in said else said  # a page is no message
+        said = "" if "<" in said else said  # an HTML page is no message
     if secret:
         said = said.replace(secret, "***")
     line = " ".join(said.split())
@@ -149,18 +149,18 @@ def _told(said: str, secret: str | None) -> tuple[str, str | None]:
 
 def _seconds(headers: Mapping[str, str]) -> float | None:
     """How long the server asks to wait: a number of seconds, or a date."""
-    asked = headers.get("Retry-After", "").strip()
+    wait = headers.get("Retry-After", "").strip()
     try:
-        return max(0.0, float(asked)) if float(asked) < float("inf") else None
+        return max(0.0, float(wait)) if float(wait) < float("inf") else None
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(wait).timestamp() - time.time())
     except (ValueError, TypeError):
         return None
 
 
-# How does one request come to an answer? Tried again with growing waits, until the tries are used up.
+# How is one request answered? It is tried again with growing waits, until the tries are used up.
 
 
 class GaveUpError(KeyholeError):
@@ -180,30 +180,30 @@ def send(talk: Talk, request: Request) -> Reply:
         outcome = post(talk.endpoint, body)
         tried += 1
         if isinstance(outcome, NoLogprobs):
-            talk.logprobs, tried = False, tried - 1  # a body without them is never answered so
+            talk.logprobs, tried = False, tried - 1  # happens once: the next body has none
             continue
         if isinstance(outcome, Answered):
             return _keep(talk, request, outcome.answer, sent=body, began=began, tries=tried)
         why, garbled = outcome.why, garbled if outcome.garbled is None else outcome.garbled
         if tried < patience.tries:
             _pause(talk, outcome, tried)
-    if garbled is not None:  # told as what it is, and not paid for again
+    if garbled is not None:  # kept as malformed, so that it is not paid for again
         return _keep(talk, request, garbled, sent=body, began=began, tries=tried)
     raise GaveUpError(f"{talk.endpoint.base_url} gave no answer in {tried} tries: {why}.")
 
 
 def _keep(talk: Talk, request: Request, answer: Any, *, sent: dict[str, Any], began: float, tries: int) -> Reply:
-    talk.asked.add(request.digest)
+    talk.answered.add(request.digest)
     seconds, place = time.monotonic() - began, talk.endpoint.base_url
     return talk.transcript.add(request, answer, sent=sent, endpoint=place, seconds=seconds, tries=tries)
 
 
 def _pause(talk: Talk, outcome: Again, tried: int) -> None:
-    """Until the server says, or twice as long as before; by chance a quarter more or less, so that threads part."""
+    """Wait as the server says, or twice as long as before, give or take a quarter so that threads do not coincide."""
     patience, after = talk.endpoint.patience, outcome.after
     if after is not None and after > patience.longest:
-        told = f"{talk.endpoint.base_url} asks to wait for {duration(after)}"
-        raise KeyholeError(f"{told}: go on then, what was answered is kept in {talk.transcript.path}.")
+        message = f"{talk.endpoint.base_url} asks to wait for {duration(after)}"
+        raise KeyholeError(f"{message}: run this again then, all answers are kept in {talk.transcript.path}.")
     grown = min(patience.longest, patience.wait * 2 ** (tried - 1)) * random.uniform(0.75, 1.25)
     seconds = grown if after is None else after
     if outcome.busy:
@@ -215,24 +215,25 @@ def _pause(talk: Talk, outcome: Again, tried: int) -> None:
 
 
 def missing(talk: Talk, requests: Iterable[Request]) -> list[Request]:
-    """Those that were not answered yet, each once."""
-    return [one for one in {one.digest: one for one in requests}.values() if talk.known(one) is None]
+    """Those that are not answered yet, each once."""
+    different = {request.digest: request for request in requests}
+    return [request for request in different.values() if talk.known(request) is None]
 
 
 def send_all(talk: Talk, requests: Sequence[Request], *, progress: Progress = silent) -> None:
     """Answer all of them into the transcript; raises KeyholeError if some could not be.
 
-    The first goes alone: what is wrong with URL, key or model shows at once, and whether there are log-probabilities.
-    At a stop (control-C, too) nothing new is sent, and what is on the way is waited for and kept.
+    The first goes alone. It shows what is wrong with URL, key or model, and whether there are log-probabilities. After
+    a stop (Ctrl-C, too) nothing new is sent; answers that are on the way are waited for and kept.
     """
     left = missing(talk, requests)
-    lost, row, done, stopped = list[GaveUpError](), 0, 0, False
+    lost, row, done, stopped = list[GaveUpError](), 0, 0, False  # row: failures since the last answer
     try:
         with ThreadPoolExecutor(talk.endpoint.patience.workers) as pool, _stopping(talk):
-            for one in _answers(pool, talk, left):
-                row = row + 1 if isinstance(one, GaveUpError) else 0
-                lost += [one] if isinstance(one, GaveUpError) else []
-                if row >= talk.endpoint.patience.failures or len(lost) > done:  # gone, or never there
+            for outcome in _answers(pool, talk, left):
+                row = row + 1 if isinstance(outcome, GaveUpError) else 0
+                lost += [outcome] if isinstance(outcome, GaveUpError) else []
+                if row >= talk.endpoint.patience.failures or len(lost) > done:  # the server is gone, or never answered
                     break
                 done += not row
                 progress(done, len(left))
@@ -242,13 +243,13 @@ def send_all(talk: Talk, requests: Sequence[Request], *, progress: Progress = si
         talk.gate.stop.clear()
     if lost or stopped:
         kept = len(left) - len(missing(talk, left))
-        told = f"{kept} of {len(left)} requests were answered and are kept in {talk.transcript.path}: go on later."
-        raise KeyholeError(f"{lost[-1] if lost else 'stopped:'} {told}")
+        message = f"{kept} of {len(left)} requests were answered and are kept in {talk.transcript.path}: go on later."
+        raise KeyholeError(f"{lost[-1] if lost else 'stopped:'} {message}")
 
 
 @contextmanager
 def _stopping(talk: Talk) -> Iterator[None]:
-    """However it ends, the workers are told."""
+    """However it ends, the workers stop."""
     try:
         yield
     finally:
@@ -256,11 +257,11 @@ def _stopping(talk: Talk) -> Iterator[None]:
 
 
 def _answers(pool: ThreadPoolExecutor, talk: Talk, requests: Sequence[Request]) -> Iterable[Reply | GaveUpError]:
-    """As they come, no more on the way than there are workers."""
-    waiting, running = iter(requests), set[Future[Reply]]()
-    for one in waiting:
-        running.add(pool.submit(send, talk, one))
-        first = len(running) == 1 and one is requests[0]
+    """Answers as they come; no more requests are on the way than there are workers."""
+    running = set[Future[Reply]]()
+    for request in requests:
+        running.add(pool.submit(send, talk, request))
+        first = len(running) == 1 and request is requests[0]
         if first or len(running) == talk.endpoint.patience.workers:
             ready, running = wait(running, return_when=FIRST_COMPLETED)
             yield from map(_outcome, ready)

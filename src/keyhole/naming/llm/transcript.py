@@ -1,9 +1,8 @@
-"""What was asked and answered so far, and what do explainer and judge of a model share?
+"""Which requests were answered so far, and what do the explainer and the judge of a model share?
 
-What was asked and answered so far? A file of JSON Lines: an answer is on the disk before it counts.
-
-One line per answer, appended and flushed to the disk; keyed by a digest of the request, so that nothing is paid for
-twice. A line that a crash tore is no answer and goes when the file is next opened.
+Answers are kept in a file of JSON Lines, one line each, flushed to the disk before the answer counts. The key is a
+digest of the request, so that nothing is paid for twice. A line that a crash left unfinished is removed when the file
+is next opened.
 """
 
 import json
@@ -38,7 +37,7 @@ class Transcript:
         return len(self._replies)
 
     def get(self, request: Request) -> Reply | None:
-        """What was answered; None: it was not asked, or without success."""
+        """The answer; None: the request was not sent, or without success."""
         return self._replies.get(request.digest)
 
     def add(
@@ -70,12 +69,21 @@ class Transcript:
     def tally(self) -> Mapping[Status, int]:
         """How many answers are of each kind."""
         with self._lock:
-            return Counter(one.status for one in self._replies.values())
+            return Counter(reply.status for reply in self._replies.values())
 
 
 @contextmanager
 def open_transcript(path: Path | str) -> Iterator[Transcript]:
-    """The transcript in this file, a new one if there is none; one process at a time."""
+    """The transcript in a file; one process at a time.
+
+    Args:
+        path: The file (.jsonl), which is made if it does not exist.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder, open_transcript(f"{folder}/names.jsonl") as transcript:
+    ...     len(transcript)
+    0
+    """
     place = require_file(path, (".jsonl",))
     lock = FileLock(place.with_name(place.name + ".lock"), timeout=0)
     try:
@@ -94,7 +102,7 @@ def open_transcript(path: Path | str) -> Iterator[Transcript]:
 
 
 def _read(place: Path, out: BinaryIO) -> dict[str, Reply]:
-    """All answers; the later of two to the same request. What follows the last line's end was torn, and goes."""
+    """All answers; of two to the same request the later one. What follows the last line's end is cut off."""
     out.seek(0)
     content = out.read()
     whole = content.rfind(b"\n") + 1
@@ -103,10 +111,10 @@ def _read(place: Path, out: BinaryIO) -> dict[str, Reply]:
         try:
             digest, answer = _line(line)
         except (KeyholeError, UnicodeDecodeError) as error:
-            told = f"line {number} of {place} is no answer ({error}): is it a transcript?"
-            raise KeyholeError(f"{told} Mend the line, or choose another file.") from error
+            message = f"line {number} of {place} is no answer ({error}): is it a transcript?"
+            raise KeyholeError(f"{message} Mend the line, or choose another file.") from error
         replies[digest] = read_reply(answer)
-    if whole < len(content):  # only of a file that is a transcript
+    if whole < len(content):  # cut nothing off a file that is no transcript
         require(whole > 0 or content.startswith(b'{"digest": "'[: len(content)]), f"{place} is no transcript.")
         out.truncate(whole)
     return replies
@@ -119,7 +127,7 @@ def _line(line: bytes) -> tuple[str, Any]:
     return record["digest"], record["answer"]
 
 
-# Who is asked, how much is shown, and what was said so far? What explainer and judge of a model share.
+# Which model answers, how much does it see, and what did it answer so far? Explainer and judge share this.
 
 
 @dataclass(frozen=True)
@@ -138,23 +146,29 @@ class Prompting:
 
 @dataclass
 class Talk:
-    """A conversation with an endpoint that is written down."""
+    """A conversation with an endpoint that is written down.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder, open_transcript(f"{folder}/names.jsonl") as transcript:
+    ...     Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript).prompting.examples
+    20
+    """
 
     endpoint: Endpoint
     transcript: Transcript
     prompting: Prompting = field(default_factory=Prompting)
-    seed: int = 0
-    again: bool = False  # ask once more where an answer was malformed
+    seed: int = 0  # of the order of negatives, and of the model's draws
+    again: bool = False  # send a request once more if its answer was malformed
     logprobs: bool = field(default=True, init=False)  # until the endpoint says that it gives none
     gate: Gate = field(init=False, repr=False)
-    asked: set[str] = field(default_factory=set, init=False, repr=False)  # digests, in this talk
+    answered: set[str] = field(default_factory=set, init=False, repr=False)  # digests of requests of this talk
 
     def __post_init__(self) -> None:
         rate = self.endpoint.patience.per_minute
         self.gate = Gate(60 / rate if rate else 0.0)
 
     def known(self, request: Request) -> Reply | None:
-        """What was answered before, if it was."""
+        """The answer that is known; None: the request is to be sent."""
         reply = self.transcript.get(request)
-        once_more = self.again and request.digest not in self.asked
+        once_more = self.again and request.digest not in self.answered
         return None if reply is not None and once_more and reply.status == "malformed" else reply

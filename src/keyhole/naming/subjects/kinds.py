@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 
 
 def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subject]:
-    """The signals of a circuit, in the order of its edges; a circuit from a file needs the `model` that made it.
+    """The signals of a circuit, in the order of its edges.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made it, if it was read from a file.
 
     >>> import keyhole
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
@@ -126,7 +130,12 @@ def signal_about(
 
 
 def channel_subjects(model: "Model", head: Head, channels: Sequence[int] | None = None) -> list[Subject]:
-    """Both signs of some channels of a head, or of all that it has: "3.1:4" and "3.1:4-".
+    """Both signs of channels of a head: "3.1:4" and "3.1:4-".
+
+    Args:
+        model: The model.
+        head: (layer, head).
+        channels: Which channels. Default: all that the head has.
 
     >>> import keyhole
     >>> [subject.id for subject in channel_subjects(keyhole.load(), (3, 1), [4])]
@@ -154,7 +163,10 @@ def channel_subjects(model: "Model", head: Head, channels: Sequence[int] | None 
 def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame) -> list[Subject]:
     """Every dimension of some features, with both signs.
 
-    `frame` is the one that the study found them in: "post_rope", or any where the model does not rotate.
+    Args:
+        model: The model.
+        features: Features of queries and keys, as a contrast's study finds them.
+        frame: The frame in which the study found them: "post_rope", or any where the model has no rotary positions.
     """
     subjects: list[Subject] = []
     for feature in features:
@@ -168,7 +180,12 @@ def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame)
 
 
 def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]:
-    """Every discovered feature of a head, with both signs; the key's sign is turned where query and key repel."""
+    """Every discovered feature of a head, with both signs; the key's sign is turned where query and key repel.
+
+    Args:
+        model: The model.
+        features: Features of one head, as `keyhole.features.discovery` finds them.
+    """
     head = features.data.layer, features.data.head
     require_fixed(model, head, features.data.view.frame, "a discovered feature")
     subjects: list[Subject] = []
@@ -237,10 +254,13 @@ def store_subjects(
 ) -> list[Subject]:
     """The signals of a store, those that most prompts have first. Their prompts are run again.
 
-    - `model`: the one that made the store; by default it is loaded by its name
-    - `most`: signals, at most; None: all
-    - `each`: prompts at most over which a signal's coordinates are summed
-    - `where`: a condition on the store's table `prompts`
+    Args:
+        store: The store.
+        model: The model that made the store. Default: it is loaded by its name.
+        most: How many signals, at most. None: all.
+        each: Over how many prompts a signal's coordinates are summed, at most.
+        where: A condition on the store's table `prompts`. Default: all prompts.
+        progress: Called with the number of prompts that were run again, and their total.
 
     >>> import keyhole, tempfile
     >>> model = keyhole.load()

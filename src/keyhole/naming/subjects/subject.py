@@ -153,7 +153,10 @@ def unit_coordinates(values: Float[Tensor, "channels"]) -> tuple[float, ...]:
 
 
 def opposite(subject: Subject) -> Subject:
-    """The subject with both signs turned: it matches where this one has two negative values.
+    """The subject with both signs turned: it fires where this one has two negative values.
+
+    Args:
+        subject: The subject.
 
     >>> from keyhole.naming.subjects import channel_subjects
     >>> import keyhole

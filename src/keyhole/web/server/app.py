@@ -1,7 +1,4 @@
-"""Which addresses answer, and how does a client hear of its job?
-
-How does a client hear of its job? As server-sent events; whoever leaves is noticed at once.
-"""
+"""Which addresses answer, and how does a client hear of its job?"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +22,7 @@ _SILENCE = 15.0  # seconds after which a comment keeps the connection open
 
 
 class EventStream(Response):
-    """The events of one job, to its end."""
+    """The events of one job, to its end, as server-sent events."""
 
     media_type = "text/event-stream"
 
@@ -40,7 +37,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": _AGAIN, "more_body": True})
-            both = [asyncio.create_task(disconnected(receive)), asyncio.create_task(_tell(queue, send))]
+            both = [asyncio.create_task(disconnected(receive)), asyncio.create_task(_send_events(queue, send))]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -58,7 +55,7 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def _tell(queue: asyncio.Queue[Event], send: Send) -> None:
+async def _send_events(queue: asyncio.Queue[Event], send: Send) -> None:
     while True:
         try:
             name, data = await asyncio.wait_for(queue.get(), _SILENCE)
@@ -71,14 +68,14 @@ async def _tell(queue: asyncio.Queue[Event], send: Send) -> None:
             return
 
 
-# Which addresses answer, and with what? Files of the page, what there is, direct questions, and jobs.
+# Which addresses answer, and with what? Files of the page, lists of models and stores, direct questions, and jobs.
 
-QUESTION = ("Mary", "John")  # why the one, and not the other?
+QUESTION = ("Mary", "John")  # of the example: why the first, and not the second?
 EXAMPLE = "When Mary and John went to the store, John gave a drink to"
 
 
 def create_app(door: Door, given: Given | None = None, limits: Limits | None = None) -> FastAPI:
-    """The server; everything that is asked passes its guard first."""
+    """The server; every request passes its guard first."""
     kept = Kept(given or Given())
     served = files()
 
@@ -107,7 +104,8 @@ def create_app(door: Door, given: Given | None = None, limits: Limits | None = N
 
 def _hello(kept: Kept) -> Callable[[], Any]:
     async def hello() -> Response:
-        models = [{"id": one, "name": one, "state": kept.state(one)} for one in list(kept.known)]
+        # A copy of the list: the worker's thread adds to it.
+        models = [{"id": name, "name": name, "state": kept.state(name)} for name in list(kept.known)]
         stores = [{"id": name, "path": str(path)} for name, path in kept.stores.items()]
         return _json(
             {
@@ -133,7 +131,7 @@ def _file(file: File) -> Callable[[], Any]:
 
 
 async def _ask(request: Request, kind: str) -> Response:
-    """A question that is answered at once: it waits in the same queue, and goes with the client that asked."""
+    """Answer in this response: the job waits in the same queue, and is stopped when the client leaves."""
     job = await _new_job(request, kind)
     jobs: Jobs = request.app.state.jobs
     queue = jobs.listen(job)
@@ -173,9 +171,9 @@ async def _new_job(request: Request, kind: str | None = None) -> Job:
     name = values.pop("kind", None) if kind is None else kind
     if not isinstance(name, str) or name not in KINDS:
         raise KeyholeError(f"there is no work of the kind {name!r}: there is {', '.join(KINDS)}.")
-    found = KINDS[name]
+    kind_of_work = KINDS[name]
     jobs: Jobs = request.app.state.jobs
-    return jobs.add(name, found.work(request.app.state.kept, values), quick=found.quick)
+    return jobs.add(name, kind_of_work.work(request.app.state.kept, values), quick=kind_of_work.quick)
 
 
 async def _add_job(request: Request) -> Response:
@@ -184,9 +182,9 @@ async def _add_job(request: Request) -> Response:
 
 async def _job(request: Request, number: str) -> Response:
     job = request.app.state.jobs.get(number)
-    told = {"id": job.id, "kind": job.kind, "state": job.state}
     progress = job.progress if job.progress is not None else b"null"
-    content = spell(told)[:-1] + b',"progress":' + progress
+    # Progress and result are JSON already: a result of megabytes is not read and written again.
+    content = spell({"id": job.id, "kind": job.kind, "state": job.state})[:-1] + b',"progress":' + progress
     if job.last is not None and job.last[0] == "result":
         content += b',"result":' + job.last[1]
     elif job.last is not None and job.last[0] == "error":
@@ -216,5 +214,5 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentences = {404: "there is nothing at this address.", 405: "this address is not asked in this way."}
+    sentences = {404: "there is nothing at this address.", 405: "this address does not take requests of this method."}
     return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."), request)

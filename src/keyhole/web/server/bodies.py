@@ -1,162 +1,156 @@
-"""What may be asked, which kinds of work are there, and how does an answer become JSON?
+"""How does a request become a record, which kinds of work are there, and how does an answer become JSON?
 
-What does a request ask for? Its fields, read strictly: what is unknown, missing or of another kind is refused.
+A request is read strictly, as a `Body` whose fields are declared beside the function that answers it: what is unknown,
+missing or of another kind is refused in one sentence.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from keyhole.errors import KeyholeError
 from keyhole.files import finite
-from keyhole.strict import parse_json
-from keyhole.web.server.jobs import Told, Work
+from keyhole.models.organism import NAME as ORGANISM
+from keyhole.settings.fields import Choice, choices_of
+from keyhole.strict import parse_json, quoted
+from keyhole.web.server.jobs import Reporter, Work
 from keyhole.web.server.kept import Kept
 
-_NONE: Any = object()
-_SEEDS = (1 << 32) - 1
+Settings = TypeVar("Settings")
+
+
+class Body(BaseModel):
+    """The fields of one request.
+
+    >>> class Place(Body):
+    ...     layer: int
+    ...     head: int = Field(0, ge=0)
+    >>> read_body(Place, {"layer": 3, "head": None})
+    Place(layer=3, head=0)
+    >>> read_body(Place, {"layer": "x"})
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: layer should be a whole number, not 'x'.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    FORM: ClassVar[str] = ""  # where a request has one of several forms: the field by which this one is known
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        """Refuse unknown fields: a misspelt option would be ignored without a word. Null is the same as left out."""
+        if not isinstance(values, dict):
+            return values  # pydantic refuses it
+        names = sorted(field.alias or name for name, field in cls.model_fields.items())
+        for name in sorted(values):
+            if name not in names:
+                takes = f"it takes {', '.join(names)}" if names else "it takes none"
+                raise KeyholeError(f"this request has no {name!r}: {takes}.")
+        return {name: value for name, value in values.items() if value is not None}
+
+    def settings(self, record: type[Settings]) -> Settings:
+        """A record of settings with those fields that this request has; the others keep their defaults."""
+        names = [choice.name for choice in choices_of(record) if choice.name in type(self).model_fields]
+        return record(**{name: getattr(self, name) for name in names})
+
+
+Form = TypeVar("Form", bound=Body)
+
+
+def takes(record: type[Any], *names: str) -> Callable[[type[Form]], type[Form]]:
+    """A body with these fields of a record of settings: their values, bounds and defaults are declared there alone."""
+
+    def with_fields(body: type[Form]) -> type[Form]:
+        fields: dict[str, Any] = {c.name: _field(c) for c in choices_of(record) if c.name in names}
+        return create_model(body.__name__, __base__=body, __module__=body.__module__, __doc__=body.__doc__, **fields)
+
+    return with_fields
+
+
+def _field(choice: Choice) -> tuple[Any, Any]:
+    """The type and the default of a setting; values that JSON does not have, such as functions, are left out."""
+    kinds: Any = NoneType if choice.optional else None
+    for kind in choice.kinds:
+        if kind in (int, float, bool, str) or get_origin(kind) is Literal:
+            kinds = kind if kinds is None else kinds | kind
+    return kinds, Field(choice.default, ge=choice.about.get("least"), le=choice.about.get("most"))
+
+
+def _as_list(value: Any) -> Any:
+    return value or None if isinstance(value, list) else [value]
+
+
+Seed = Annotated[int, Field(ge=0, le=(1 << 32) - 1)]  # what every generator takes
+Words = Annotated[list[int | str] | None, BeforeValidator(_as_list)]  # words and token ids: several, one, or none
+
+
+class PromptBody(Body):
+    """What names a run: a model and a prompt, as a text or as token ids."""
+
+    prompt: Any
+    model: str = ORGANISM
+    bos: bool | None = None
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
     """The JSON object that a request is."""
     try:
-        found = parse_json(content.decode("utf-8") or "{}")
+        values = parse_json(content.decode("utf-8") or "{}")
     except UnicodeDecodeError as error:
         raise KeyholeError("the request is not valid UTF-8.") from error
     except RecursionError as error:
         raise KeyholeError("the request is nested too deeply.") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise KeyholeError("a request is a JSON object.")
-    return found
+    return values
 
 
-class Body:
-    """The fields of one request, taken one by one; `done` refuses those that nobody took.
-
-    >>> body = Body({"layer": 3, "top": "x"})
-    >>> body.integer("layer"), body.integer("head", 0)
-    (3, 0)
-    >>> body.integer("top")
-    Traceback (most recent call last):
-    keyhole.errors.KeyholeError: top should be a whole number, not 'x'.
-    """
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values, self._taken = values, set[str]()
-
-    def __contains__(self, name: str) -> bool:
-        return self.values.get(name) is not None
-
-    def take(self, name: str, default: Any = _NONE) -> Any:
-        """A field as it is; null is the same as none."""
-        self._taken.add(name)
-        found = self.values.get(name)
-        if found is None and default is _NONE:
-            raise KeyholeError(f"this request needs {name}.")
-        return default if found is None else found
-
-    def integer(self, name: str, default: Any = _NONE, *, least: int | None = None, most: int | None = None) -> Any:
-        """A whole number, within bounds."""
-        found = self.take(name, default)
-        if found is default:
-            return found
-        if not isinstance(found, int) or isinstance(found, bool):
-            raise KeyholeError(f"{name} should be a whole number, not {_short(found)}.")
-        if (least is not None and found < least) or (most is not None and found > most):
-            raise KeyholeError(f"{name} is {found}, and should be {_range(least, most)}.")
-        return found
-
-    def seed(self) -> int:
-        """Where drawing begins: a number that every generator takes."""
-        return int(self.integer("seed", 0, least=0, most=_SEEDS))
-
-    def number(self, name: str, default: Any = _NONE) -> Any:
-        """A number."""
-        found = self.take(name, default)
-        if found is not default and (not isinstance(found, int | float) or isinstance(found, bool)):
-            raise KeyholeError(f"{name} should be a number, not {_short(found)}.")
-        return found
-
-    def flag(self, name: str, default: bool | None = False) -> Any:
-        """True or false."""
-        found = self.take(name, default)
-        if found is not default and not isinstance(found, bool):
-            raise KeyholeError(f"{name} should be true or false, not {_short(found)}.")
-        return found
-
-    def text(self, name: str, default: Any = _NONE) -> Any:
-        """A text."""
-        found = self.take(name, default)
-        if found is not default and not isinstance(found, str):
-            raise KeyholeError(f"{name} should be a text, not {_short(found)}.")
-        return found
-
-    def choice(self, name: str, choices: Sequence[str], default: Any = _NONE) -> Any:
-        """One of a few texts."""
-        found = self.take(name, default)
-        if found not in choices:
-            raise KeyholeError(f"{name} is one of {', '.join(choices)}, not {_short(found)}.")
-        return found
-
-    def tau(self) -> Any:
-        """A threshold: "dynamic" or a number."""
-        found = self.take("tau", "dynamic")
-        return found if found == "dynamic" else self.number("tau")
-
-    def words(self, name: str) -> Any:
-        """Token ids and words: a list of them, one of them, or None."""
-        found = self.take(name, None)
-        listed = found if isinstance(found, list) else [] if found is None else [found]
-        if any(isinstance(one, bool) or not isinstance(one, int | str) for one in listed):
-            raise KeyholeError(f"{name} should be words or token ids, not {_short(found)}.")
-        return listed or None
-
-    def texts(self, name: str, *, most: int, longest: int) -> Any:
-        """A list of at most so many texts of at most so many characters each, or None."""
-        found = self.take(name, None)
-        if found is None:
-            return None
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise KeyholeError(f"{name} should be a list of texts, not {_short(found)}.")
-        if len(found) > most:
-            raise KeyholeError(f"{name} has {len(found)} texts, and at most {most} are taken.")
-        if any(len(one) > longest for one in found):
-            raise KeyholeError(f"{name} has a text of more than {longest:,} characters: give shorter ones.")
-        return found
-
-    def integers(self, name: str, default: Any = _NONE) -> Any:
-        """A list of whole numbers."""
-        found = self.take(name, default)
-        if found is not default and not (
-            isinstance(found, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in found)
-        ):
-            raise KeyholeError(f"{name} should be a list of whole numbers, not {_short(found)}.")
-        return found
-
-    def inner(self, name: str) -> "Body":
-        """An object inside."""
-        found = self.take(name)
-        if not isinstance(found, dict):
-            raise KeyholeError(f"{name} should be an object, not {_short(found)}.")
-        return Body(found)
-
-    def done(self) -> None:
-        """Refuse what nobody asked for: a misspelt option would otherwise be left out in silence."""
-        if unknown := sorted(set(self.values) - self._taken):
-            raise KeyholeError(f"this request has no {unknown[0]!r}: it takes {', '.join(sorted(self._taken))}.")
+def read_body(kind: type[Form], values: Mapping[str, Any]) -> Form:
+    """A request as this kind of body, or a sentence that says which field is wrong."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise KeyholeError(_sentence(error)) from None
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+# What pydantic calls an error, and what a value should have been.
+_SHOULD_BE = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "too_long": "a list of at most {max_length}",
+    "string_too_long": "a text of at most {max_length:,} characters",
+}
+_MEMBER = re.compile(r"int|str|float|\w+\[.*\]")  # how pydantic names the member of a union in an error's place
 
 
-def _range(least: int | None, most: int | None) -> str:
-    if least is None or most is None:
-        return f"at least {least}" if most is None else f"at most {most}"
-    return f"between {least} and {most}"
+def _sentence(refused: ValidationError) -> str:
+    """The first error in a sentence. Of a union there is one for each member: what reads furthest says it best."""
+    errors = refused.errors(include_url=False)
+    places = [[part for part in error["loc"] if not _MEMBER.fullmatch(str(part))] for error in errors]
+    place = max((place for place in places if place[0] == places[0][0]), key=len)
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    there = [error for error, at in zip(errors, places, strict=True) if at == place]
+    if there[0]["type"] == "missing":
+        return f"this request needs {name}."
+    choices = [
+        _SHOULD_BE.get(error["type"], "{msg}").format(msg=error["msg"], **error.get("ctx", {})) for error in there
+    ]
+    return f"{name} should be {' or '.join(choices)}, not {quoted(there[0]['input'], 60)}."
 
 
 # How does an answer become JSON? As the library spells it: NaN and infinity as null, tensors as lists.
@@ -181,9 +175,8 @@ def _listed(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-# Which kinds of work are there? Each calls one function of the library, and is loaded when first asked for.
-
-Answer = Callable[[Kept, Body, Told], Any]
+# Which kinds of work are there? Each calls one function of the library. Its module is imported when first needed, so
+# that the server listens before torch is loaded.
 
 
 @dataclass(frozen=True)
@@ -197,12 +190,18 @@ class Kind:
     def work(self, kept: Kept, values: dict[str, Any]) -> Work:
         """What the worker calls."""
 
-        def call(told: Told) -> bytes:
-            body = Body(values)
-            function: Answer = getattr(import_module(f"keyhole.web.server.{self.module}"), self.function)
-            return spell(function(kept, body, told))
+        def call(reporter: Reporter) -> bytes:
+            answer = getattr(import_module(f"keyhole.web.server.{self.module}"), self.function)
+            kind = _form(get_type_hints(answer)["body"], values)
+            return spell(answer(kept, read_body(kind, values), reporter))
 
         return call
+
+
+def _form(hint: Any, values: Mapping[str, Any]) -> type[Body]:
+    """The body that a function takes; of several forms, the first whose field the request has, else the last."""
+    forms: Sequence[type[Body]] = get_args(hint) or (hint,)
+    return next((form for form in forms if values.get(form.FORM) is not None), forms[-1])
 
 
 KINDS = {
@@ -216,9 +215,9 @@ KINDS = {
     "mlp": Kind("prompt", "mlp"),
     "trace": Kind("stores", "trace", quick=False),
     "story": Kind("stores", "story", quick=False),
-    "faithfulness": Kind("asked", "faithfulness", quick=False),
-    "effects": Kind("asked", "effects", quick=False),
-    "like": Kind("asked", "like"),
+    "faithfulness": Kind("circuits", "faithfulness", quick=False),
+    "effects": Kind("circuits", "effects", quick=False),
+    "like": Kind("circuits", "like"),
     "verify": Kind("stores", "verify", quick=False),
     "names": Kind("stores", "names"),
     "naming": Kind("finding", "naming"),

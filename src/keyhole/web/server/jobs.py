@@ -1,8 +1,8 @@
-"""Who waits for which work? One thread does it all, in turn; jobs tell how far they are, and can be stopped.
+"""Who waits for which work? One thread does all of it, in turn; jobs report how far they are, and can be stopped.
 
-What a job is told happens in the event loop's thread alone; the worker thread looks at nothing of it but the `stop`
-flag. Work is stopped where it reports progress: the report raises `Stopped`. There, too, long work lets quick work that
-waits go first, so that a click is answered while a circuit is verified.
+The event loop's thread alone changes a job; the worker's thread reads nothing of it but the `stop` flag. Work stops
+where it reports progress: the report raises `Stopped`. There, too, long work lets quick work that waits go first, so
+that a click is answered while a circuit is verified.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _PAUSE = 0.05  # seconds between two reports of progress that are passed on
 
 
 class Stopped(BaseException):
-    """The work is not wanted any more. No Exception, so that nobody who goes on after errors goes on after this."""
+    """The work is not wanted any more. No Exception, so that code that goes on after errors does not go on here."""
 
 
 class FullError(KeyholeError):
-    """Too much waits already."""
+    """Too many requests are waiting already."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,17 @@ class Limits:
     grace: float = 5.0  # seconds without a listener after which a job is stopped
 
 
-class Told:
-    """What work is given to report by: `progress` of one part, and `stage` for works that have several."""
+class Reporter:
+    """How work reports: `progress` of one part, and `stage` for work that has several.
+
+    `send` passes a report on: which part of the work, how much of it is done, and how much there is. `between` is
+    called where the work could rest, before each report.
+    """
 
     def __init__(
-        self, stop: threading.Event, tell: Callable[[str, int, int], None], between: Callable[[], None]
+        self, stop: threading.Event, send: Callable[[str, int, int], None], between: Callable[[], None]
     ) -> None:
-        self._stop, self._tell, self._between = stop, tell, between
+        self._stop, self._send, self._between = stop, send, between
         self._last, self._done = 0.0, 0  # when and what was passed on last
 
     def check(self) -> None:
@@ -59,28 +63,28 @@ class Told:
             raise Stopped
         self._between()
 
-    def progress(self, what: str) -> Progress:
-        """Reports for one named part of the work, which begins now: how much it is, nobody knows yet."""
-        self._tell(what, 0, 0)
+    def progress(self, part: str) -> Progress:
+        """Reports for one named part of the work, which begins now; how long it is, is not known yet."""
+        self._send(part, 0, 0)
 
         def report(done: int, total: int) -> None:
             self.check()
             now = time.monotonic()
-            begins = done < self._done  # another part: the end of the last one must not stand there for it
+            begins = done < self._done  # a new part: the end of the last one must not be shown for it
             if now - self._last >= _PAUSE or done >= total or begins:
                 self._last, self._done = now, done
-                self._tell(what, done, total)
+                self._send(part, done, total)
 
         return report
 
     @contextmanager
-    def stage(self, what: str) -> Iterator[Progress]:
+    def stage(self, part: str) -> Iterator[Progress]:
         """The same, as the library's `Stage`."""
         self.check()
-        yield self.progress(what)
+        yield self.progress(part)
 
 
-Work = Callable[[Told], bytes]
+Work = Callable[[Reporter], bytes]
 
 
 @dataclass(eq=False)
@@ -96,7 +100,7 @@ class Job:
     last: Event | None = None  # how it ended
     stop: threading.Event = field(default_factory=threading.Event)
     listeners: set[asyncio.Queue[Event]] = field(default_factory=set)
-    seen: float = field(default_factory=time.monotonic)  # when somebody last listened
+    heard: float = field(default_factory=time.monotonic)  # when somebody last listened
 
     @property
     def ended(self) -> bool:
@@ -105,7 +109,7 @@ class Job:
 
 
 class Jobs:
-    """All jobs, and the thread that does them. Made and asked inside a running event loop."""
+    """All jobs, and the thread that does them. It is created and called inside a running event loop."""
 
     def __init__(self, limits: Limits, spell: Callable[[Any], bytes]) -> None:
         self.limits, self._spell = limits, spell
@@ -136,16 +140,16 @@ class Jobs:
         if number not in self._jobs:
             raise KeyholeError("there is no such job: it ended long ago, or never was.")
         job = self._jobs[number]
-        job.seen = time.monotonic()
+        job.heard = time.monotonic()
         return job
 
     def ahead(self, job: Job) -> int:
         """How many jobs come before this one."""
         with self._ready:
-            own = next((entry for entry in self._waiting if entry[2] is job), None)
-            if own is None:
+            place = next((entry[:2] for entry in self._waiting if entry[2] is job), None)
+            if place is None:
                 return 0  # its turn has come
-            return sum(entry[:2] < own[:2] for entry in self._waiting) + (self._running is not None)
+            return sum(entry[:2] < place for entry in self._waiting) + (self._running is not None)
 
     @property
     def running(self) -> str | None:
@@ -161,7 +165,7 @@ class Jobs:
             self._end(job, "cancelled", ("cancelled", b"{}"))
 
     def listen(self, job: Job) -> asyncio.Queue[Event]:
-        """All that is told of a job from now on, after how it stands; `leave` when it is not wanted any more."""
+        """A queue of the job's events: how it stands, then what happens. Call `leave` when they are not wanted."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
         if job.last is not None:
             queue.put_nowait(job.last)
@@ -177,7 +181,7 @@ class Jobs:
     def leave(self, job: Job, queue: asyncio.Queue[Event]) -> None:
         """Listen no more; a job that nobody listens to is stopped after a while."""
         job.listeners.discard(queue)
-        job.seen = time.monotonic()
+        job.heard = time.monotonic()
         self._watch(job)
 
     def close(self, wait: float = 2.0) -> None:
@@ -198,13 +202,13 @@ class Jobs:
 
     def _watch(self, job: Job) -> None:
         if not job.ended and not job.listeners and not self._loop.is_closed():
-            left = self.limits.grace - (time.monotonic() - job.seen)
+            left = self.limits.grace - (time.monotonic() - job.heard)
             self._loop.call_later(max(0.01, left), self._deserted, job)
 
     def _deserted(self, job: Job) -> None:
         if job.ended or job.listeners:
             return
-        if time.monotonic() - job.seen >= self.limits.grace:
+        if time.monotonic() - job.heard >= self.limits.grace:
             self.cancel(job)
         else:
             self._watch(job)
@@ -265,21 +269,21 @@ class Jobs:
             self._do(job)
 
     def _do(self, job: Job) -> None:
-        paces: dict[str, Pace] = {}  # one of each part of the work
+        paces: dict[str, Pace] = {}  # of each part of the work
 
-        def tell(what: str, done: int, total: int) -> None:
-            seconds = (total - done) * paces.setdefault(what, Pace()).each(done)
+        def send(part: str, done: int, total: int) -> None:
+            seconds = (total - done) * paces.setdefault(part, Pace()).each(done)
             left = duration(seconds) if seconds >= 1 else None
-            told = self._spell({"what": what, "done": done, "total": total, "left": left})
-            self._later(self._publish, job, ("progress", told))
+            report = self._spell({"what": part, "done": done, "total": total, "left": left})
+            self._later(self._publish, job, ("progress", report))
 
-        told = Told(job.stop, tell, _nobody if job.quick else self._quick_ones)
+        reporter = Reporter(job.stop, send, _nobody if job.quick else self._quick_ones)
         try:
-            told.check()
+            reporter.check()
             self._later(self._publish, job, ("started", b"{}"))
-            made = job.work(told)
-            told.check()
-            self._later(self._end, job, "done", ("result", made))
+            result = job.work(reporter)
+            reporter.check()  # work that never reports is stopped here
+            self._later(self._end, job, "done", ("result", result))
         except Stopped:
             self._later(self._end, job, "cancelled", ("cancelled", b"{}"))
         except KeyholeError as error:
@@ -292,14 +296,15 @@ class Jobs:
             self._later(self._end, job, "failed", ("error", self._spell({"error": sentence, "fault": True})))
 
     def _later(self, call: Callable[..., None], *arguments: Any) -> None:
-        """In the event loop; nobody hears it where that has ended."""
+        """Call it in the event loop; where that has ended, nobody listens any more."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call, *arguments)
 
 
-def _nothing(told: Told) -> bytes:
+def _nothing(reporter: Reporter) -> bytes:
+    """What a finished job has in place of its work, which may hold a run."""
     return b""
 
 
 def _nobody() -> None:
-    """Nobody goes first."""
+    """Between two reports of quick work nothing else is done."""

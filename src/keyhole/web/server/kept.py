@@ -1,7 +1,4 @@
-"""What does the worker keep between requests, how is a model loaded, and which files are served?
-
-How is a model loaded for somebody who may lose patience? In a thread of its own, for which the worker waits.
-"""
+"""What does the worker keep between requests, how is a model loaded, and which files are served?"""
 
 import os
 import threading
@@ -22,8 +19,10 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.naming.record import Naming
     from keyhole.store.store import Store
-    from keyhole.web.server.bodies import Body
-    from keyhole.web.server.jobs import Told
+    from keyhole.web.server.bodies import PromptBody
+    from keyhole.web.server.jobs import Reporter
+
+# How is a model loaded for somebody who may lose patience? In a thread of its own, for which the worker waits.
 
 _LOOKS = 0.05  # seconds between two looks whether the model is still wanted
 
@@ -31,8 +30,8 @@ _LOOKS = 0.05  # seconds between two looks whether the model is still wanted
 class Loader:
     """Loads one model at a time.
 
-    Libraries that read models cannot be interrupted. Work that is stopped meanwhile leaves the loading to itself, so
-    that the worker is free at once: whoever asks for the same model while it is under way waits for it again.
+    Libraries that read models cannot be interrupted. When work is stopped meanwhile, the loading thread goes on alone
+    and the worker is free at once. A later request for the same model waits for the same thread.
     """
 
     def __init__(self) -> None:
@@ -42,42 +41,43 @@ class Loader:
     def __contains__(self, name: str) -> bool:
         return name in self._underway
 
-    def load(self, name: str, make: Callable[[], "Model"], told: "Told") -> "Model":
+    def load(self, name: str, make: Callable[[], "Model"], reporter: "Reporter") -> "Model":
         """The model that `make` loads; work that is not wanted any more stops here."""
-        told.progress(f"Loading {name}")
+        reporter.progress(f"Loading {name}")
         future = self._underway.get(name)
         if future is None:
             self._underway[name] = future = Future()
             threading.Thread(target=self._run, args=(name, make, future), name="keyhole-loader", daemon=True).start()
         while not wait([future], _LOOKS).done:
-            told.check()
+            reporter.check()
         return future.result()
 
     def _run(self, name: str, make: Callable[[], "Model"], future: "Future[Model]") -> None:
-        with self._turn:  # transformers' settings are the process's: two models at once would change each other's
+        with self._turn:  # transformers has settings of the whole process: two loads at once would change each other
             try:
                 future.set_result(make())
-            except BaseException as error:  # all of it belongs to whoever waits
+            except BaseException as error:  # it is raised again where the result is waited for
                 future.set_exception(error)
             finally:
                 del self._underway[name]
 
 
-# What does the worker keep between requests? Models, the last runs, what was made of them, stores and names.
+# What does the worker keep between requests? Models, the last runs with their results, stores and names.
 #
-# Only the worker's thread uses it, but for the lists of what there is. Modules that load torch are imported when the
-# first request needs them: the server listens before.
+# Only the worker's thread uses it, except for the lists of models and stores. Modules that load torch are imported
+# when the first request needs them, so that the server listens at once.
 
 TOKENS = 2000  # of a prompt
 RUNS, RUN_TOKENS, MODELS, CIRCUITS = 12, 3000, 4, 32  # kept at once
-_MADE = 64  # things made of one run
+_RESULTS = 64  # of one run
+NO_NAMES = "there are no names: start keyhole explore with --names names.json."
 
 T = TypeVar("T")
 State = Literal["known", "loading", "ready"]
 
 
 class Last(Generic[T]):
-    """The things that were used last; the oldest go where there are too many, or where they weigh too much together.
+    """The things that were used last. The oldest go when there are too many, or when they weigh too much together.
 
     >>> last = Last[str](most=2)
     >>> [last.get(key, lambda: key.upper()) for key in ("a", "b", "a", "c")], list(last.kept)
@@ -93,8 +93,7 @@ class Last(Generic[T]):
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """A thing by its key, made if it is not there."""
         if key not in self.kept:
-            made = make()
-            self.kept[key] = made
+            self.kept[key] = make()
             while len(self.kept) > 1 and (len(self.kept) > self._most or self._weight() > self._heaviest):
                 self.kept.popitem(last=False)
         self.kept.move_to_end(key)
@@ -106,11 +105,11 @@ class Last(Generic[T]):
 
 @dataclass(frozen=True)
 class Ran:
-    """One run with what was made of it, which goes when the run goes."""
+    """One run with its results, which are forgotten with the run."""
 
     model: str
     run: "Run"
-    made: Last[Any] = field(default_factory=lambda: Last[Any](_MADE))
+    results: Last[Any] = field(default_factory=lambda: Last[Any](_RESULTS))
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Given:
 
     @property
     def first(self) -> str:
-        """The model that the page begins with: what was asked for on the command line, if anything was."""
+        """The model that the page begins with: the first of the command line, or the organism."""
         return self.models[0] if self.models else ORGANISM
 
 
@@ -143,11 +142,11 @@ class Kept:
         self._loader = Loader()
 
     def state(self, name: str) -> State:
-        """How far a model is; asked from any thread."""
+        """How far a model is; may be called from any thread."""
         return "ready" if name in self.models.kept else "loading" if name in self._loader else "known"
 
-    def model(self, name: str, told: "Told") -> "Model":
-        """A model, loaded once. What was loaded is known from then on; who waits for it can stop waiting."""
+    def model(self, name: str, reporter: "Reporter") -> "Model":
+        """A model, loaded once and listed from then on; work that waits for it can be stopped."""
 
         def make() -> "Model":
             from keyhole.models.load import load
@@ -156,26 +155,22 @@ class Kept:
 
         if len(name) > 500:
             raise KeyholeError("a model's name is a hub name, a folder or a .gguf file: this text is too long for one.")
-        found = self.models.get(name, lambda: self._loader.load(name, make, told))
+        model = self.models.get(name, lambda: self._loader.load(name, make, reporter))
         self.known[name] = None
-        gone = [one for one in self.runs.kept if isinstance(one, tuple) and one[0] not in self.models.kept]
-        for key in gone:  # a run holds its model
+        unloaded = [key for key in self.runs.kept if isinstance(key, tuple) and key[0] not in self.models.kept]
+        for key in unloaded:  # a run holds its model, which would stay in memory with it
             del self.runs.kept[key]
-        return found
+        return model
 
-    def ran(self, body: "Body", told: "Told") -> Ran:
-        """The run of a request's prompt."""
-        name, prompt, bos = body.text("model", ORGANISM), body.take("prompt"), body.flag("bos", None)
-        return self.run_of(name, prompt, bos, told=told)
-
-    def run_of(self, name: str, prompt: Any, bos: bool | None = None, *, told: "Told") -> Ran:
+    def ran(self, body: "PromptBody", reporter: "Reporter") -> Ran:
         """The run of a prompt, text or token ids; one that is too long is refused before anything is computed."""
         from keyhole.models.tokens import encode
 
+        prompt, name = body.prompt, body.model
         if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt))):
             raise KeyholeError("a prompt is a text or a list of token ids.")
-        model = self.model(name, told)
-        ids = encode(model, prompt, bos).ids
+        model = self.model(name, reporter)
+        ids = encode(model, prompt, body.bos).ids
         if len(ids) > self.given.tokens:
             raise KeyholeError(
                 f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
@@ -183,7 +178,7 @@ class Kept:
             )
 
         def run() -> Ran:
-            told.progress("Running the model")
+            reporter.progress("Running the model")
             return Ran(name, model.run(list(ids)))
 
         return self.runs.get((name, ids), run)
@@ -193,8 +188,8 @@ class Kept:
         from keyhole.store.store import open_store
 
         if name not in self.stores:
-            told = ", ".join(self.stores) or "none: start it with --store"
-            raise KeyholeError(f"there is no store {name!r} here (there is {told}).")
+            names = ", ".join(self.stores) or "none: start it with --store"
+            raise KeyholeError(f"there is no store {name!r} here (there is {names}).")
         if name not in self._opened:
             self._opened[name] = open_store(self.stores[name])
         return self._opened[name]
@@ -214,17 +209,18 @@ def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
     >>> list(named_paths([Path("a/ioi.store"), Path("b/ioi.store")]))
     ['ioi.store', 'ioi.store (2)']
     """
-    found: dict[str, Path] = {}
+    named: dict[str, Path] = {}
     for path in paths:
         short, n = Path(os.path.abspath(path)).name, 2
         name = short
-        while name in found:
+        while name in named:
             name, n = f"{short} ({n})", n + 1
-        found[name] = path
-    return found
+        named[name] = path
+    return named
 
 
-# Which files are served? Those that were there when the server began, by a fixed list: no path is ever joined.
+# Which files are served? Those that are there when the server begins. No path is made from an address, so that no
+# address leads out of the folder.
 
 STATIC = Path(__file__).parents[1] / "static"
 TYPES = {
@@ -246,10 +242,10 @@ class File:
 
 def files(root: Path = STATIC) -> dict[str, File]:
     """Every file of the page by its address; the page itself is at /."""
-    found = {}
+    served = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and not path.is_symlink() and path.suffix in TYPES:
-            found["/" + path.relative_to(root).as_posix()] = File(path, TYPES[path.suffix])
-    if "/index.html" in found:
-        found["/"] = found["/index.html"]
-    return found
+            served["/" + path.relative_to(root).as_posix()] = File(path, TYPES[path.suffix])
+    if "/index.html" in served:
+        served["/"] = served["/index.html"]
+    return served

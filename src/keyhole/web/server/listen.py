@@ -1,4 +1,4 @@
-"""How does the server begin and end? It tells its address once it really listens, and ends quietly."""
+"""How does the server begin and end? It prints its address once it listens, and ends without a traceback."""
 
 import asyncio
 import socket
@@ -29,17 +29,17 @@ def bound_socket(host: str, port: int) -> socket.socket:
         raise KeyholeError(
             f"{host} port {port} is no address of this machine: give another --host or --port."
         ) from error
-    found = socket.socket(family, kind, number)
+    bound = socket.socket(family, kind, number)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(128)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(128)
     except OSError as error:
-        found.close()
+        bound.close()
         raise KeyholeError(
             f"cannot listen on {host}:{port} ({error.strerror}): give another --port, or --port 0 for a free one."
         ) from error
-    return found
+    return bound
 
 
 def shown_host(host: str, bound: socket.socket) -> str:
@@ -57,8 +57,8 @@ def shown_host(host: str, bound: socket.socket) -> str:
 class _HeadersInTime(H11Protocol):
     """HTTP in which a connection that sends no whole request in time is closed.
 
-    uvicorn waits for ever for the rest of a request's head: a few hundred connections, for which nobody needs a token,
-    would keep everybody else out.
+    uvicorn waits without a limit for the rest of a request's head. A few hundred half-open connections, which need no
+    token, would keep everybody else out.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -93,7 +93,7 @@ class _HeadersInTime(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens."""
+    """Calls `ready` once it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -107,13 +107,13 @@ class _Server(uvicorn.Server):
 
 def make_server(
     given: Given,
-    own: socket.socket,
+    bound: socket.socket,
     host: str,
     ready: Callable[[Door], None],
     limits: Limits | None = None,
 ) -> uvicorn.Server:
-    """A server for a bound socket. `ready` is called once it listens; the first model is then loaded unasked."""
-    door = Door(shown_host(host, own), own.getsockname()[1])
+    """A server for a bound socket. `ready` is called once it listens; then the first model is loaded."""
+    door = Door(shown_host(host, bound), bound.getsockname()[1])
     app = create_app(door, given, limits)
 
     def began() -> None:
@@ -136,10 +136,10 @@ def make_server(
 
 def serve(given: Given, *, host: str, port: int, ready: Callable[[Door], None]) -> None:
     """Serve until Ctrl-C."""
-    own = bound_socket(host, port)
+    bound = bound_socket(host, port)
     try:
-        make_server(given, own, host, ready).run(sockets=[own])
+        make_server(given, bound, host, ready).run(sockets=[bound])
     except KeyboardInterrupt:  # which uvicorn raises again once all is closed
         pass
     finally:
-        own.close()
+        bound.close()

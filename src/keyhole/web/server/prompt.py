@@ -1,13 +1,11 @@
-"""What happened in a prompt, why does a head attend here, and why does an MLP write this?
-
-What happened in a prompt? Models, tokens and predictions, heads at a glance, one head's pattern.
-"""
+"""What happened in a prompt, why does a head attend here, and why does an MLP write this?"""
 
 import base64
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
 from keyhole.circuits.records import Writer
@@ -29,49 +27,61 @@ from keyhole.tracing.linear import answer_pushes
 from keyhole.tracing.mlp_causes import MlpWrite
 from keyhole.tracing.mlp_directions import read_along
 from keyhole.tracing.upstream import Writes
-from keyhole.web.server.asked import explained
-from keyhole.web.server.bodies import Body
-from keyhole.web.server.jobs import Told
+from keyhole.web.server.bodies import Body, PromptBody, Words
+from keyhole.web.server.circuits import FiringBody, explained
+from keyhole.web.server.jobs import Reporter
 from keyhole.web.server.kept import Kept, Ran
 
-CHECKED = 256  # tokens up to which a run is checked unasked
+CHECKED = 256  # tokens up to which a run is checked by default
 ROWS = 128  # exact rows of a pattern
 FIRINGS = 200  # that are listed
 _PIECES = 8  # of a word that is several tokens, shown
 
 
-def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+# What happened in a prompt? Models, tokens and predictions, heads at a glance, one head's pattern.
+
+
+class LoadBody(Body):
+    """Which model."""
+
+    model: str = ORGANISM
+
+
+def load(kept: Kept, body: LoadBody, reporter: Reporter) -> dict[str, Any]:
     """A model's facts, once it is loaded."""
-    name = body.text("model", ORGANISM)
-    body.done()
-    model = kept.model(name, told)
+    model = kept.model(body.model, reporter)
     dims = asdict(model.dims)
     facts = {"family": model.hf.config.model_type, "layers": len(model.blocks), **dims}
     more = {"attention_layers": model.attention_layers, "fingerprint": model.fingerprint()}
-    return {"id": name, "name": model.name, **facts, **more, "tokenizer": model.tokenizer is not None}
+    return {"id": body.model, "name": model.name, **facts, **more, "tokenizer": model.tokenizer is not None}
 
 
-def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
-    """Tokens, the likeliest next ones, and how exactly the run is rebuilt."""
-    ran, top = kept.ran(body, told), body.integer("top", 10, least=1, most=200)
-    asked = body.integer("end", -1)
-    checked = body.flag("check", None)
-    body.done()
-    told.check()
-    own = ran.run
-    end = own.position(asked, "end")
-    told.progress("Checking the run")
-    error = _error(ran) if checked or (checked is None and len(own) <= CHECKED) else {"error": None, "exact": None}
+class RunBody(PromptBody):
+    """A prompt, and what to say of its run."""
+
+    top: int = Field(10, ge=1, le=200)  # likeliest tokens
+    end: int = -1
+    check: bool | None = None  # how exactly is it reconstructed? Default: only where that is quick
+
+
+def run(kept: Kept, body: RunBody, reporter: Reporter) -> dict[str, Any]:
+    """Tokens, the likeliest next ones, and how exactly the run is reconstructed."""
+    ran = kept.ran(body, reporter)
+    reporter.check()
+    recorded = ran.run
+    end = recorded.position(body.end, "end")
+    reporter.progress("Checking the run")
+    checked = len(recorded) <= CHECKED if body.check is None else body.check
     return {
         "model": ran.model,
-        "bos": own.bos,
-        "token_ids": list(own.token_ids),
-        "tokens": list(own.tokens),
+        "bos": recorded.bos,
+        "token_ids": list(recorded.token_ids),
+        "tokens": list(recorded.tokens),
         "end": end,
-        "predictions": predictions(own, own.logits[end], top),
-        **error,
-        "layers": len(own.layers),
-        "heads": own.model.dims.heads,
+        "predictions": predictions(recorded, recorded.logits[end], body.top),
+        **(_error(ran) if checked else {"error": None, "exact": None}),
+        "layers": len(recorded.layers),
+        "heads": recorded.model.dims.heads,
     }
 
 
@@ -80,7 +90,7 @@ def _error(ran: Ran) -> dict[str, Any]:
         with exact_matmul(), ran.run.model._steady():
             return check_runs(Writes([ran.run]))[0]
 
-    check = ran.made.get("check", make)
+    check = ran.results.get("check", make)
     errors = [check.scores, check.residuals, check.logits, check.mlps]
     return {"error": max(e for e in errors if e is not None), "exact": check.exact}
 
@@ -90,13 +100,19 @@ def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict
     return _as_answers(run, logits, targets_of(logits, None, min(top, len(logits))))
 
 
-def answers(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class AnswersBody(PromptBody):
+    """A prompt, and words that may be its answers."""
+
+    words: Words = None
+    end: int = -1
+
+
+def answers(kept: Kept, body: AnswersBody, reporter: Reporter) -> dict[str, Any]:
     """Which tokens words or ids are, as answers; of a word that is several, which one to ask for instead."""
-    ran, words, end = kept.ran(body, told), body.words("words"), body.integer("end", -1)
-    body.done()
-    logits = ran.run.logits[ran.run.position(end, "end")]
+    ran = kept.ran(body, reporter)
+    logits = ran.run.logits[ran.run.position(body.end, "end")]
     ids = list[int]()
-    for word in words or []:
+    for word in body.words or []:
         if pieces := _several(ran.run, word):
             instead = _as_answers(ran.run, logits, pieces[:1])[0]
             return {"tokens": [], "refused": _refusal(ran.run, word, pieces), "instead": instead}
@@ -128,21 +144,22 @@ def _several(run: Run, word: str | int) -> list[int]:
 def _as_answers(run: Run, logits: Float[Tensor, "vocab"], ids: list[int]) -> list[dict[str, Any]]:
     likely = logits.double().softmax(-1)
     texts = token_texts(run.model.tokenizer, ids)
-    told = zip(ids, texts, likely[ids].tolist(), logits[ids].tolist(), strict=True)
-    return [{"id": i, "text": text, "probability": p, "logit": logit} for i, text, p, logit in told]
+    columns = zip(ids, texts, likely[ids].tolist(), logits[ids].tolist(), strict=True)
+    return [{"id": i, "text": text, "probability": p, "logit": logit} for i, text, p, logit in columns]
 
 
-def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+def heads(kept: Kept, body: PromptBody, reporter: Reporter) -> dict[str, Any]:
     """Every head at a glance, and the firings most above uniform."""
-    ran = kept.ran(body, told)
-    body.done()
-    told.check()
-    found = ran.made.get("heads", lambda: head_map(ran.run, most=FIRINGS, progress=told.progress("Looking at heads")))
+    ran = kept.ran(body, reporter)
+    reporter.check()
+    glance = ran.results.get(
+        "heads", lambda: head_map(ran.run, most=FIRINGS, progress=reporter.progress("Looking at heads"))
+    )
     return {
         "tokens": list(ran.run.tokens),
         "layers": ran.run.model.attention_layers,
-        "heads": [asdict(one) for one in found.heads],
-        "firings": [{**asdict(one), "times_uniform": one.times_uniform} for one in found.firings],
+        "heads": [asdict(head) for head in glance.heads],
+        "firings": [{**asdict(site), "times_uniform": site.times_uniform} for site in glance.firings],
         "first": _first(ran),
     }
 
@@ -151,7 +168,7 @@ def _first(ran: Ran) -> dict[str, int] | None:
     """The firing to begin with: of those at the last token, the one that moves most towards the likeliest answer.
 
     By its head's write along the answer's logit against the mean of all tokens. None: nothing fires there, or the
-    prompt is too long for work that nobody asked for.
+    prompt is too long for work that the user did not request.
     """
     if len(ran.run) > CHECKED:
         return None
@@ -162,22 +179,30 @@ def _first(ran: Ran) -> dict[str, int] | None:
         best = max(sites, key=lambda site: pushes[site.layer, site.head, site.src], default=None)
         return None if best is None else {name: getattr(best, name) for name in ("layer", "head", "dest", "src")}
 
-    first: dict[str, int] | None = ran.made.get("first", make)
+    first: dict[str, int] | None = ran.results.get("first", make)
     return first
 
 
-def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class PatternBody(PromptBody):
+    """A head, and the tokens whose weights are given exactly: all of a short prompt, else the last one."""
+
+    layer: int
+    head: int
+    dests: list[int] | None = None
+
+
+def pattern(kept: Kept, body: PatternBody, reporter: Reporter) -> dict[str, Any]:
     """All weights of one head, a byte each, and some rows exactly."""
-    ran = kept.ran(body, told)
-    layer, head = check_head(ran.run, (body.integer("layer"), body.integer("head")))
+    ran = kept.ran(body, reporter)
+    layer, head = check_head(ran.run, (body.layer, body.head))
     n, record = len(ran.run), ran.run.attention_run(layer)
-    asked = body.integers("dests", list(range(n)) if n <= ROWS else [n - 1])
-    body.done()
-    dests = [ran.run.position(dest, "dest") for dest in asked[:ROWS]]
+    usual = list(range(n)) if n <= ROWS else [n - 1]
+    rows_at = usual if body.dests is None else body.dests[:ROWS]
+    dests = [ran.run.position(dest, "dest") for dest in rows_at]
     triangle, visible = bytearray(), list[int]()
     with exact_matmul():
         for block in record.blocks:
-            told.check()
+            reporter.check()
             visible += record.visible(block).sum(-1).tolist()  # of a window: fewer than there are tokens before
             levels = (255 * record.weights([head], block)[0]).round().clamp(0, 255).byte().cpu().numpy()
             for row, dest in zip(levels, block, strict=True):
@@ -185,43 +210,46 @@ def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
         rows = record.weights([head], dests)[0].tolist() if dests else []
     exact = [row[: dest + 1] for row, dest in zip(rows, dests, strict=True)]
     coded = base64.b64encode(triangle).decode()
-    found = {"layer": layer, "head": head, "n": n, "visible": visible}
-    return {**found, "triangle": coded, "dests": dests, "weights": exact}
+    which = {"layer": layer, "head": head, "n": n, "visible": visible}
+    return {**which, "triangle": coded, "dests": dests, "weights": exact}
 
 
 # Why does a head attend here, or not? Channels as bars, both sides' signals, and what removal should do.
 
 
-def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+def firing(kept: Kept, body: FiringBody, reporter: Reporter) -> dict[str, Any]:
     """One firing, explained."""
-    ran = kept.ran(body, told)
-    told.check()
-    found, note = explained(body, ran)
-    body.done()
-    told.check()
-    return document(found, note)
+    ran = kept.ran(body, reporter)
+    reporter.check()
+    explanation, note = explained(body, ran)
+    reporter.check()
+    return document(explanation, note)
 
 
-def document(found: Firing, note: str | None = None) -> dict[str, Any]:
-    """What the firing view is told: the firing, its row of attention, and its channels."""
+def document(firing: Firing, note: str | None = None) -> dict[str, Any]:
+    """What the firing view shows: the firing, its row of attention, and its channels."""
     with exact_matmul():
-        row = found.run.attention_run(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
-    split = channels(found.run, (found.layer, found.head), found.dest, found.src)
-    record = found.record()
-    record["sides"] = [_side(side, found) for side in record["sides"]]
-    fires = found.attention >= found.tau
-    more = {"fires": fires, "note": note, "row": row, "channels": {**split.record(), "blocks": blocks(split.sigma)}}
-    return {**record, **more}
+        row = firing.run.attention_run(firing.layer).weights([firing.head], [firing.dest])[0, 0]
+    split = channels(firing.run, (firing.layer, firing.head), firing.dest, firing.src)
+    record = firing.record()
+    return {
+        **record,
+        "sides": [_side(side, firing) for side in record["sides"]],
+        "fires": firing.attention >= firing.tau,
+        "note": note,
+        "row": row[: firing.dest + 1].tolist(),
+        "channels": {**split.record(), "blocks": blocks(split.sigma)},
+    }
 
 
-def _side(side: dict[str, Any], found: Firing) -> dict[str, Any]:
-    """With words for writers, and the weight that is predicted when one signal alone goes."""
-    away = 1.0 if found.why_not else -1.0
+def _side(side: dict[str, Any], firing: Firing) -> dict[str, Any]:
+    """A side with labels of its writers, and the weight that is predicted when one signal alone is removed."""
+    away = 1.0 if firing.why_not else -1.0  # a signal of "why not" keeps the head from attending
     signals = [
         {
             **signal,
-            "label": node_label(Writer(**signal["writer"]), found.run.tokens),
-            "predicted": found.attention + away * signal["alone"],
+            "label": node_label(Writer(**signal["writer"]), firing.run.tokens),
+            "predicted": firing.attention + away * signal["alone"],
         }
         for signal in side["signals"]
     ]
@@ -231,12 +259,30 @@ def _side(side: dict[str, Any], found: Firing) -> dict[str, Any]:
 # Why does an MLP write this, for an answer or for a firing? Its causes and neurons, and what is left without them.
 
 
-def mlp(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class ReadBody(FiringBody):
+    """An MLP's write, as a firing reads it through one of its signals."""
+
+    FORM = "side"
+
+    side: Literal["dest", "src"]
+    signal: int = Field(ge=0)
+    target: Words = None
+
+
+class AnsweringBody(PromptBody):
+    """An MLP's write, along an answer's logit."""
+
+    layer: int
+    pos: int = -1
+    target: Words = None
+    against: Words = None
+
+
+def mlp(kept: Kept, body: ReadBody | AnsweringBody, reporter: Reporter) -> dict[str, Any]:
     """One MLP's write at a token: along what a firing reads, or along an answer's logit (the likeliest token's)."""
-    ran = kept.ran(body, told)
-    make = _read if "side" in body else _answering
-    write, metric, toward = make(ran, body)
-    told.check()
+    ran = kept.ran(body, reporter)
+    write, metric, toward = _read(ran, body) if isinstance(body, ReadBody) else _answering(ran, body)
+    reporter.check()
     removed = remove_causes(write, metric)
     record = write.record()
     for cause in record["causes"]:
@@ -245,26 +291,23 @@ def mlp(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {**record, "toward": toward, "removed": asdict(removed)}
 
 
-def _answering(ran: Ran, body: Body) -> tuple[MlpWrite, Metric, str]:
+def _answering(ran: Ran, body: AnsweringBody) -> tuple[MlpWrite, Metric, str]:
     """Along an answer's logit."""
-    own, layer = ran.run, body.integer("layer")
-    pos, target, against = own.position(body.integer("pos", -1)), body.words("target"), body.words("against")
-    body.done()
-    right = choose_targets(own, target or Likeliest(1), pos)
-    write = own.explain_mlp(layer, pos, own.toward(right, against, end=pos))
-    words = ", ".join(repr(text.strip()) for text in token_texts(own.model.tokenizer, right))
-    return write, Metric(pos, tuple(right), tuple(token_ids(own, against, pos))), f"the logit of {words}"
+    run = ran.run
+    pos = run.position(body.pos)
+    targets = choose_targets(run, body.target or Likeliest(1), pos)
+    write = run.explain_mlp(body.layer, pos, run.toward(targets, body.against, end=pos))
+    words = ", ".join(repr(text.strip()) for text in token_texts(run.model.tokenizer, targets))
+    return write, Metric(pos, tuple(targets), tuple(token_ids(run, body.against, pos))), f"the logit of {words}"
 
 
-def _read(ran: Ran, body: Body) -> tuple[MlpWrite, Metric, str]:
+def _read(ran: Ran, body: ReadBody) -> tuple[MlpWrite, Metric, str]:
     """Along the direction in which a firing reads one of its signals, which an MLP wrote."""
-    own, (found, _) = ran.run, explained(body, ran)
-    side, index, target = body.choice("side", ("dest", "src")), body.integer("signal", least=0), body.words("target")
-    body.done()
-    signals = found.side(side).signals
-    if index >= len(signals) or signals[index].writer.kind != "mlp":
-        raise KeyholeError(f"signal {index} of the {side} side was not written by an MLP.")
-    signal, end = signals[index], len(own) - 1
-    write = own.explain_mlp(signal.writer.layer, signal.writer.dest, read_along(found, signal))
-    metric = Metric(end, tuple(choose_targets(own, target or Likeliest(1), end)))
-    return write, metric, f"what head {found.layer}.{found.head} reads of it"
+    firing, _ = explained(body, ran)
+    signals = firing.side(body.side).signals
+    if body.signal >= len(signals) or signals[body.signal].writer.kind != "mlp":
+        raise KeyholeError(f"signal {body.signal} of the {body.side} side was not written by an MLP.")
+    signal, end = signals[body.signal], len(ran.run) - 1
+    write = ran.run.explain_mlp(signal.writer.layer, signal.writer.dest, read_along(firing, signal))
+    metric = Metric(end, tuple(choose_targets(ran.run, body.target or Likeliest(1), end)))
+    return write, metric, f"what head {firing.layer}.{firing.head} reads of it"

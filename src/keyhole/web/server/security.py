@@ -1,8 +1,8 @@
-"""Who may ask? Only the page that this server gave out, to the browser that was shown the token.
+"""Who may ask? Only the page that this server gave out, in a browser that opened the printed address.
 
-A loopback address alone protects nothing: any web page may send requests to it, and a name that is pointed at 127.0.0.1
-(DNS rebinding) may even read the answers. So: the Host must be ours, the Origin of whatever changes something too, and
-a cookie is asked for that only the printed address gives.
+A loopback address alone protects nothing: any web page may send requests to it, and a page whose name is pointed at
+127.0.0.1 (DNS rebinding) may even read the answers. So the Host must be ours, the Origin too where a request changes
+something, and every request needs a cookie that only the printed address gives.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keyhole.web.server.bodies import spell
 
-BODY = 64 << 10  # bytes of a request
+BODY = 64 << 10  # bytes of a request, at most
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # all addresses of the machine, and by which of them it is opened here
 SAFE = ("GET", "HEAD")
@@ -58,7 +58,7 @@ class Door:
         return f"http://{bracketed(shown)}:{self.port}/?token={self.token}"
 
     def knows_host(self, host: str) -> bool:
-        """Is this ours? Bound to all addresses, any of them as a number is: no name can be pointed at a number."""
+        """Is this host ours? Where all addresses are bound, any number is: only names can be pointed elsewhere."""
         name, given = _split_host(host)
         if (given or 80) != self.port:
             return False
@@ -75,14 +75,14 @@ def bracketed(host: str) -> str:
 
 
 def refusal(status: int, sentence: str, request: Request | None = None) -> Response:
-    """An error as every route tells it; as a plain sentence where somebody opens an address of the page."""
+    """An error as JSON for the page's scripts; as a plain sentence where somebody opens an address in a browser."""
     if request is not None and not request.url.path.startswith("/api/"):
         return PlainTextResponse(f"Keyhole: {sentence}\n", status)
     return Response(spell({"error": sentence}), status, media_type="application/json")
 
 
 class Guard:
-    """Everything that is asked passes here first (an ASGI middleware, so that streams pass as they are)."""
+    """Every request passes here first (an ASGI middleware, so that streams are not buffered)."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app, self.door = app, door
@@ -115,28 +115,29 @@ class Guard:
         return None
 
     def _signed_in(self, request: Request) -> Response | None:
-        """None for a browser that was let in; it is let in by the token, which then leaves the address."""
-        asked = parse_qsl(request.url.query, keep_blank_values=True)
-        given = [value for name, value in asked if name == "token"]
+        """None for a browser with the cookie. One with the token gets the cookie, and an address without the token."""
+        query = parse_qsl(request.url.query, keep_blank_values=True)
+        given = [value for name, value in query if name == "token"]
         if request.method == "GET" and request.url.path == "/" and given:
             if not (_same(given[0], self.door.token) or self.door.knows_cookie(request)):
                 return refusal(401, f"this token is of another server, or of an earlier one: {_SIGN_IN}", request)
-            return self._welcome(request, [pair for pair in asked if pair[0] != "token"])
+            return self._welcome(request, [pair for pair in query if pair[0] != "token"])
         return None if self.door.knows_cookie(request) else refusal(401, _SIGN_IN, request)
 
     def _welcome(self, request: Request, rest: list[tuple[str, str]]) -> Response:
-        there = "/" + (f"?{urlencode(rest)}" if rest else "")
-        answer: Response = RedirectResponse(there, 303)
+        address = "/" + (f"?{urlencode(rest)}" if rest else "")
+        answer: Response = RedirectResponse(address, 303)
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link on another page leads here: a redirect would go without the new cookie, which is same-site.
-            there = there.replace("&", "&amp;").replace('"', "%22")
-            answer = HTMLResponse(f'<!doctype html><meta http-equiv="refresh" content="0;url={there}">')
+            escaped = address.replace("&", "&amp;").replace('"', "%22")
+            answer = HTMLResponse(f'<!doctype html><meta http-equiv="refresh" content="0;url={escaped}">')
         answer.set_cookie(self.door.cookie_name, self.door.cookie, httponly=True, samesite="strict", path="/")
         return answer
 
 
-def _same(given: str, own: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), own.encode())
+def _same(given: str, secret: str) -> bool:
+    """Are they equal? The time it takes says nothing about where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 def _split_host(host: str) -> tuple[str, int | None]:
@@ -197,9 +198,9 @@ def _again(body: bytes, receive: Receive) -> Receive:
 def _with_headers(send: Send) -> Send:
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            own: dict[bytes, Any] = {name.encode(): value.encode() for name, value in HEADERS.items()}
-            kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in own]
-            message = {**message, "headers": [*kept, *own.items()]}
+            always: dict[bytes, Any] = {name.encode(): value.encode() for name, value in HEADERS.items()}
+            others = [(name, value) for name, value in message.get("headers", []) if name.lower() not in always]
+            message = {**message, "headers": [*others, *always.items()]}
         await send(message)
 
     return with_headers

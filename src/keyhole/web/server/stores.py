@@ -1,11 +1,10 @@
-"""What is in the stores, and what do circuits, families and comparisons of them say?
-
-Which circuit is behind an answer, what does it tell, and does it hold?
-"""
+"""What is in the stores, and what do circuits, families and comparisons of them say?"""
 
 import base64
 import json
-from typing import Any, get_args
+from typing import Any
+
+from pydantic import Field
 
 from keyhole.brief import head_name
 from keyhole.circuits.circuit import Circuit
@@ -16,6 +15,7 @@ from keyhole.models.model import Model
 from keyhole.models.organism import NAME as ORGANISM
 from keyhole.naming.attached import edge_names as right_names
 from keyhole.naming.attached import head_names
+from keyhole.settings.measuring import StorySettings
 from keyhole.store.manifest import label_columns
 from keyhole.store.store import Store
 from keyhole.studies.comparison.compare import compare as compare_both
@@ -27,60 +27,78 @@ from keyhole.studies.sinks import report as sink_text
 from keyhole.studies.sinks.explore import sinks as study
 from keyhole.studies.sinks.record import Sinks
 from keyhole.web.page import story_lines
-from keyhole.web.server.asked import circuit_of
-from keyhole.web.server.bodies import Body
-from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import Kept
+from keyhole.web.server.bodies import Body, Seed
+from keyhole.web.server.circuits import CircuitBody, circuit_of
+from keyhole.web.server.jobs import Reporter
+from keyhole.web.server.kept import NO_NAMES, Kept
+
+# Which circuit is behind an answer, what does it say, and does it hold?
 
 
-def trace(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+def trace(kept: Kept, body: CircuitBody, reporter: Reporter) -> dict[str, Any]:
     """The circuit as its file has it, and names of its edges, if there are some."""
-    circuit, model = circuit_of(kept, body, told)
-    body.done()
+    circuit, model = circuit_of(kept, body, reporter)
     return {"circuit": document(circuit), "names": edge_names(kept, circuit, model)}
 
 
 def document(circuit: Circuit) -> dict[str, Any]:
     """A circuit's own JSON document."""
-    found: dict[str, Any] = json.loads(circuit.to_json())
-    return found
+    record: dict[str, Any] = json.loads(circuit.to_json())
+    return record
 
 
-def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class StoryBody(CircuitBody):
+    """A circuit, and how many paths are shown."""
+
+    top: int = Field(5, ge=1, le=50)
+
+
+def story(kept: Kept, body: StoryBody, reporter: Reporter) -> dict[str, Any]:
     """The main paths from words to the answer, each step measured."""
-    circuit, model = circuit_of(kept, body, told)
-    top = body.integer("top", 5, least=1, most=50)
-    body.done()
-    found = circuit.story(_needed(circuit, model), top=top, progress=told.progress("Measuring the story"))
-    record = found.record()
-    for path, own in zip(record["paths"], found.paths, strict=True):
-        for step, told_step in zip(path["steps"], own.steps, strict=True):
-            step |= {"text": step_label(told_step, circuit.tokens), "numbers": numbers(told_step)}
-        path["text"] = " -> ".join([*(step["text"] for step in path["steps"]), "answer"])
-    lines = story_lines(circuit, found)  # as in a one-file page
-    return {**record, "lines": lines, "text": story_text(found)}
+    circuit, model = circuit_of(kept, body, reporter)
+    progress = reporter.progress("Measuring the story")
+    measured = circuit.story(_needed(circuit, model), settings=body.settings(StorySettings), progress=progress)
+    record = measured.record()
+    for path_record, path in zip(record["paths"], measured.paths, strict=True):
+        for step_record, step in zip(path_record["steps"], path.steps, strict=True):
+            step_record |= {"text": step_label(step, circuit.tokens), "numbers": numbers(step)}
+        path_record["text"] = " -> ".join([*(step["text"] for step in path_record["steps"]), "answer"])
+    lines = story_lines(circuit, measured)  # as in a one-file page
+    return {**record, "lines": lines, "text": story_text(measured)}
 
 
-def verify(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
-    """Every side and signal removed in the model's own pass, beside controls."""
-    circuit, model = circuit_of(kept, body, told)
-    mode, draws = body.choice("mode", get_args(Mode), "exact"), body.integer("draws", 3, least=0, most=50)
-    edges, edge, seed = body.flag("edges", True), body.integer("edge", None), body.seed()
-    body.done()
-    options: Any = {"mode": mode, "draws": draws, "edges": edges if edge is None else [edge], "seed": seed}
-    found = circuit.verify(_needed(circuit, model), **options, progress=told.progress("Verifying"))
-    return {**found.record(), "text": str(found)}
+class VerifyBody(CircuitBody):
+    """A circuit, and how it is verified."""
+
+    mode: Mode = "exact"
+    draws: int = Field(3, ge=0, le=50)
+    edges: bool = True  # remove each edge, or only whole sides
+    edge: int | None = None  # this one alone
+    seed: Seed = 0
 
 
-def names(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+def verify(kept: Kept, body: VerifyBody, reporter: Reporter) -> dict[str, Any]:
+    """Every side and signal removed in the model's own pass, compared with controls."""
+    circuit, model = circuit_of(kept, body, reporter)
+    verification = circuit.verify(
+        _needed(circuit, model),
+        mode=body.mode,
+        draws=body.draws,
+        edges=body.edges if body.edge is None else [body.edge],
+        seed=body.seed,
+        progress=reporter.progress("Verifying"),
+    )
+    return {**verification.record(), "text": str(verification)}
+
+
+def names(kept: Kept, body: CircuitBody, reporter: Reporter) -> dict[str, Any]:
     """The names of a circuit's edges, and of heads."""
-    circuit, model = circuit_of(kept, body, told)
-    body.done()
+    circuit, model = circuit_of(kept, body, reporter)
     naming = kept.naming()
     if naming is None:
-        raise KeyholeError("there are no names: start keyhole explore with --names names.json.")
-    told.check()
-    heads = {head_name(one.head): str(one) for one in head_names(naming)}
+        raise KeyholeError(NO_NAMES)
+    reporter.check()
+    heads = {head_name(named.head): str(named) for named in head_names(naming)}
     return {"edges": edge_names(kept, circuit, model), "heads": heads}
 
 
@@ -101,77 +119,96 @@ def _needed(circuit: Circuit, model: Model) -> Model | None:
 # What is in the stores? Their prompts and outcomes, filtered and by pages, and single circuits.
 
 _COLUMNS = ("prompt", "text", "answer", "status", "error", "correct", "predicted", "probability", "difference")
+_OUTCOME = ("index", "status", "error", "correct", "predicted", "probability", "difference")
 _VALUES = 50  # of a label, that are listed
 
 
-def stores(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class StoresBody(Body):
+    """Nothing is chosen: the stores are those that the server was started with."""
+
+
+def stores(kept: Kept, body: StoresBody, reporter: Reporter) -> dict[str, Any]:
     """All stores that the server was started with; one that cannot be read says why."""
-    body.done()
-    found = []
+    records = []
     for name, path in kept.stores.items():
-        told.check()
+        reporter.check()
         try:
-            found.append({"id": name, "path": str(path), **_about(kept.store(name))})
+            records.append({"id": name, "path": str(path), **_about(kept.store(name))})
         except KeyholeError as error:
-            found.append({"id": name, "path": str(path), "error": str(error)})
-    return {"stores": found}
+            records.append({"id": name, "path": str(path), "error": str(error)})
+    return {"stores": records}
 
 
 def _about(store: Store) -> dict[str, Any]:
     labels = {}
     for label in store.manifest.labels:
         column = f"label_{label}"
-        values = sorted({str(one) for one in store.table("prompts", columns=[column])[column].to_pylist() if one})
-        labels[label] = values[:_VALUES]
+        values = store.table("prompts", columns=[column])[column].to_pylist()
+        labels[label] = sorted({str(value) for value in values if value})[:_VALUES]
     model, task = store.manifest.model.get("name"), store.manifest.task.get("name")
     return {"model": model, "task": task, "prompts": store.manifest.n, "counts": store.counts(), "labels": labels}
 
 
-def outcomes(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class OutcomesBody(Body):
+    """Which prompts of a store, by values of labels or columns, and which page of them."""
+
+    store: str
+    where: dict[str, Any] = Field(default_factory=dict)
+    offset: int = Field(0, ge=0)
+    limit: int = Field(50, ge=1, le=500)
+
+
+def outcomes(kept: Kept, body: OutcomesBody, reporter: Reporter) -> dict[str, Any]:
     """Some prompts of a store, with what became of each."""
-    store, asked = kept.store(body.text("store")), conditions(body)
-    offset, limit = body.integer("offset", 0, least=0), body.integer("limit", 50, least=1, most=500)
-    body.done()
+    store = kept.store(body.store)
     labels = {f"label_{name}": name for name in store.manifest.labels}
-    table = store.table("prompts", columns=[*_COLUMNS, *labels], where=label_columns(store, asked) or None)
-    rows = [_row(row, labels) for row in table.slice(offset, limit).to_pylist()]
-    return {"total": table.num_rows, "offset": offset, "rows": rows}
+    where = label_columns(store, conditions(body.where)) or None
+    table = store.table("prompts", columns=[*_COLUMNS, *labels], where=where)
+    rows = [_row(row, labels) for row in table.slice(body.offset, body.limit).to_pylist()]
+    return {"total": table.num_rows, "offset": body.offset, "rows": rows}
 
 
-def conditions(body: Body) -> dict[str, Any]:
+def conditions(where: dict[str, Any]) -> dict[str, Any]:
     """What prompts should be like: values by label, and status, correct and so on."""
-    asked = body.take("where", {})
-    plain = isinstance(asked, dict) and all(isinstance(one, str | int | bool | float | list) for one in asked.values())
-    if not plain:
+    if not all(isinstance(value, str | int | bool | float | list) for value in where.values()):
         raise KeyholeError('where has values by label or column, such as {"order": "ABBA", "status": "circuit"}.')
-    return dict(asked)
+    return where
 
 
 def _row(row: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    told = {name: row[name] for name in _COLUMNS[2:]}
     return {
         "index": row["prompt"],
         "prompt": row["text"],
-        **told,
-        "labels": {own: row[one] for one, own in labels.items()},
+        **{name: row[name] for name in _COLUMNS[2:]},
+        "labels": {label: row[column] for column, label in labels.items()},
     }
 
 
-def circuit(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class StoredBody(Body):
+    """One prompt of a store."""
+
+    store: str
+    index: int = Field(ge=0)
+
+
+def circuit(kept: Kept, body: StoredBody, reporter: Reporter) -> dict[str, Any]:
     """One prompt's circuit, its outcome, and names of its edges."""
-    store, index = kept.store(body.text("store")), body.integer("index", least=0)
-    body.done()
-    found = store[index]
-    if found.circuit is None:
-        store.circuit(index)  # refuses, and tells why there is none
+    store = kept.store(body.store)
+    item = store[body.index]
+    if item.circuit is None:
+        store.circuit(body.index)  # refuses, and says why there is none
         raise AssertionError("a prompt without a circuit has one")
     names = None
     if kept.naming() is not None:
-        names = edge_names(kept, found.circuit, kept.model(str(store.manifest.model.get("name", ORGANISM)), told))
-    told_names = ("index", "status", "error", "correct", "predicted", "probability", "difference")
-    outcome = {name: getattr(found, name) for name in told_names}
-    outcome |= {"prompt": found.example.text, "answer": found.example.answer, "labels": dict(found.example.labels)}
-    return {"circuit": document(found.circuit), "outcome": outcome, "names": names}
+        names = edge_names(kept, item.circuit, _model_of(kept, store, reporter))
+    outcome = {name: getattr(item, name) for name in _OUTCOME}
+    outcome |= {"prompt": item.example.text, "answer": item.example.answer, "labels": dict(item.example.labels)}
+    return {"circuit": document(item.circuit), "outcome": outcome, "names": names}
+
+
+def _model_of(kept: Kept, store: Store, reporter: Reporter) -> Model:
+    """The model by the name that the store gives; whether it has the same weights, its circuits check."""
+    return kept.model(str(store.manifest.model.get("name", ORGANISM)), reporter)
 
 
 # Do a store's circuits come in families, and what drives its firings on the first token?
@@ -179,73 +216,96 @@ def circuit(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 LEAVES = 1000  # circuits of a tree that is drawn
 
 
-def families(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class FamiliesBody(Body):
+    """Which circuits of a store are put into families, and how."""
+
+    store: str
+    where: dict[str, Any] = Field(default_factory=dict)
+    all: bool = False  # those of wrong answers, too
+    granularity: Granularity = "channels"
+    role: bool = False
+    weighted: bool = False
+    k: int | None = Field(None, ge=2)
+    most: int = Field(LEAVES, ge=10, le=20_000)
+    seed: Seed = 0
+
+
+def families(kept: Kept, body: FamiliesBody, reporter: Reporter) -> dict[str, Any]:
     """The library's record, with the tree and distances for pictures."""
-    store = kept.store(body.text("store"))
-    asked = conditions(body)
-    options = {
-        "granularity": body.choice("granularity", get_args(Granularity), "channels"),
-        "role": body.flag("role", False),
-        "weighted": body.flag("weighted", False),
-        "k": body.integer("k", None, least=2),
-        "most": body.integer("most", LEAVES, least=10, most=20_000),
-        "seed": body.seed(),
-    }
-    everything = body.flag("all", False)
-    body.done()
-    where = ({} if everything else dict(RIGHT)) | label_columns(store, asked)
-    found = find(store, **options, where=where, progress=told.progress("Comparing circuits"))
-    told.check()
-    return {**found.record(), **_drawn(found)}
+    store = kept.store(body.store)
+    chosen = label_columns(store, conditions(body.where))
+    result = find(
+        store,
+        granularity=body.granularity,
+        role=body.role,
+        weighted=body.weighted,
+        k=body.k,
+        where=chosen if body.all else {**RIGHT, **chosen},
+        most=body.most,
+        seed=body.seed,
+        progress=reporter.progress("Comparing circuits"),
+    )
+    reporter.check()
+    return {**result.record(), **_drawn(result)}
 
 
-def _drawn(found: Families) -> dict[str, Any]:
+def _drawn(result: Families) -> dict[str, Any]:
     """The tree, its leaves and their distances, a byte each; not of very many."""
-    family = dict(zip(found.prompts.tolist(), found.labels.tolist(), strict=True))
-    sample = found.sample.tolist()
-    told: dict[str, Any] = {"sample": sample, "labels": [family[one] for one in sample], "values": dict(found.values)}
+    family = dict(zip(result.prompts.tolist(), result.labels.tolist(), strict=True))
+    sample = result.sample.tolist()
+    leaves = {"sample": sample, "labels": [family[prompt] for prompt in sample], "values": dict(result.values)}
     if len(sample) > LEAVES:
-        return {**told, "tree": None, "distances": None}
-    levels = (255 * found.distances.clip(0, 1)).round().astype("uint8")
+        return {**leaves, "tree": None, "distances": None}
+    levels = (255 * result.distances.clip(0, 1)).round().astype("uint8")
     coded = base64.b64encode(levels.tobytes()).decode()
-    return {**told, "tree": found.clustering.tree.tolist(), "distances": coded}
+    return {**leaves, "tree": result.clustering.tree.tolist(), "distances": coded}
 
 
-def sinks(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class SinksBody(Body):
+    """A store, and how much of it is studied."""
+
+    store: str
+    prompts: int = Field(24, ge=6, le=500)
+    draws: int = Field(99, ge=19, le=999)
+    controls: int = Field(9, ge=1, le=50)
+    seed: Seed = 0
+
+
+def sinks(kept: Kept, body: SinksBody, reporter: Reporter) -> dict[str, Any]:
     """The library's record of a study of sinks."""
-    store = kept.store(body.text("store"))
-    prompts, draws = body.integer("prompts", 24, least=6, most=500), body.integer("draws", 99, least=19, most=999)
-    controls, seed = body.integer("controls", 9, least=1, most=50), body.seed()
-    body.done()
-    model = kept.model(str(store.manifest.model.get("name", ORGANISM)), told)
-    options = {"prompts": prompts, "draws": draws, "controls": controls, "seed": seed}
-    found = study(store, model, **options, stage=told.stage)
-    return {**found.record(), "told": _told(found)}
+    store = kept.store(body.store)
+    model = _model_of(kept, store, reporter)
+    choices = body.model_dump(exclude={"store"})
+    result = study(store, model, **choices, stage=reporter.stage)
+    return {**result.record(), "told": _texts(result)}
 
 
-def _told(found: Sinks) -> dict[str, Any]:
-    """What was found, in the library's own words and tables; a column of numbers begins with >."""
+def _texts(result: Sinks) -> dict[str, Any]:
+    """The study's lines and tables as in its report; a column of numbers begins with >."""
     sides = []
-    for side in found.sides:
+    for side in result.sides:
         tables = [sink_text.likeness_table(side)] if side.likeness else []
         tables += [sink_text.removal_table(side)] if side.removals else []
-        told = [{"columns": columns, "rows": rows} for columns, rows in tables]
-        sides.append({"side": side.side, "found": side.found, "lines": sink_text.head_lines(side), "tables": told})
-    return {"opening": sink_text.opening(found), "sides": sides, "massive": sink_text.massive_lines(found)}
+        listed = [{"columns": columns, "rows": rows} for columns, rows in tables]
+        sides.append({"side": side.side, "found": side.found, "lines": sink_text.head_lines(side), "tables": listed})
+    return {"opening": sink_text.opening(result), "sides": sides, "massive": sink_text.massive_lines(result)}
 
 
 # What do two circuits share? Of two prompts, models or methods, or out of stores.
 
 
-def compare(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+class CompareBody(Body):
+    """Two circuits, and how they are compared."""
+
+    a: CircuitBody
+    b: CircuitBody
+    members: int = Field(0, ge=0, le=200)
+    threshold: float = 0.1
+
+
+def compare(kept: Kept, body: CompareBody, reporter: Reporter) -> dict[str, Any]:
     """Both circuits, and the library's comparison of them."""
-    sides = []
-    for name in ("a", "b"):
-        inner = body.inner(name)
-        sides.append(circuit_of(kept, inner, told))
-        inner.done()
-    members, threshold = body.integer("members", 0, least=0, most=200), body.number("threshold", 0.1)
-    body.done()
-    (a, model), (b, _) = sides
-    found = compare_both(a, b, model=model, members=members, threshold=threshold, stage=told.stage)
-    return {"a": document(a), "b": document(b), "comparison": found.record()}
+    a, model = circuit_of(kept, body.a, reporter)
+    b, _ = circuit_of(kept, body.b, reporter)
+    comparison = compare_both(a, b, model=model, members=body.members, threshold=body.threshold, stage=reporter.stage)
+    return {"a": document(a), "b": document(b), "comparison": comparison.record()}
