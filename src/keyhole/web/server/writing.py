@@ -1,11 +1,10 @@
 """What does the model write after a prompt, which edit removes a part of a circuit, and what would it have said then?"""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
 
-from keyhole.circuits.records import SideName
 from keyhole.edits.files import edit_of, plain, typed_edit
 from keyhole.edits.making import Scope, firing_edits
 from keyhole.edits.records import Edit
@@ -79,12 +78,10 @@ class TypedBody(Body):
 
 
 class FiringEditBody(FiringBody):
-    """All signals of a firing, those of one side, or one alone: by which factor, and at which tokens."""
+    """All signals of a firing: by which factor, and at which tokens."""
 
     FORM = "layer"
 
-    side: SideName | None = None
-    signal: int | None = Field(None, ge=0)
     factor: float = 0.0
     scope: Scope = "here"
 
@@ -103,22 +100,11 @@ def edit(kept: Kept, body: TypedBody | FiringEditBody | PartBody, reporter: Repo
     if isinstance(body, TypedBody):
         edits: tuple[Edit, ...] = (typed_edit(body.typed),)
     elif isinstance(body, FiringEditBody):
-        edits = _firing_edits(kept, body, reporter)
+        firing, _ = explained(body, kept.ran(body, reporter))
+        edits = firing_edits(firing, factor=body.factor, scope=body.scope)
     else:
         edits = (_part_edit(kept, body, reporter),)
     return {"edits": [plain(one) for one in edits], "texts": [str(one) for one in edits]}
-
-
-def _firing_edits(kept: Kept, body: FiringEditBody, reporter: Reporter) -> tuple[Edit, ...]:
-    firing, _ = explained(body, kept.ran(body, reporter))
-    if body.side is None:
-        return firing_edits(firing, factor=body.factor, scope=body.scope)
-    side = firing.side(body.side)
-    if body.signal is not None and body.signal >= len(side.signals):
-        raise KeyholeError(f"there is no signal {body.signal}: this side has {len(side.signals)}.")
-    signals = side.signals if body.signal is None else side.signals[body.signal :][:1]
-    only = replace(firing, sides=(replace(side, signals=signals),))
-    return firing_edits(only, factor=body.factor, scope=body.scope)
 
 
 def _part_edit(kept: Kept, body: PartBody, reporter: Reporter) -> Edit:
