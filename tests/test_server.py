@@ -899,7 +899,7 @@ def test_contrast(client: httpx.Client, organism: keyhole.Model) -> None:
 def test_requests_are_read_strictly(client: httpx.Client) -> None:
     assert "has no 'prmpt'" in refused(client, "run", prompt=PROMPT, prmpt=1)
     assert "needs prompt" in refused(client, "run")
-    assert "text or a list of token ids" in refused(client, "run", prompt=[True])
+    assert "a list of token ids or a list of messages" in refused(client, "run", prompt=[True])
     assert refused(client, "run", prompt=PROMPT, top=0) == "top should be at least 1, not 0."
     assert refused(client, "firing", **{**FIRING, "layer": "3"}) == "layer should be a whole number, not '3'."
     assert "there is no layer 9" in refused(client, "firing", **{**FIRING, "layer": 9})

@@ -1,5 +1,5 @@
 // What does the model write, and what with edits? Wishes of the answer's view, and of buttons that edit what was traced.
-import { ask, job } from "./api.js";
+import { job } from "./api.js";
 import { placeOf, traceOf } from "./flow.js";
 import { editsOf, editsText, withMore } from "./lib/edits.js";
 
@@ -38,7 +38,7 @@ export function writing(model, slots, go) {
     },
     edit: async (wish) => {
       model.set("editing", JSON.stringify(wish.part));
-      const found = await slots.fill("edit", (signal) => ask("edit", partOf(place(), wish), signal));
+      const found = await slots.fill("edit", (signal) => job("edit", partOf(place(), wish), { signal }));
       if (found) go({ tab: "edits", own: edited(place(), withMore(editsOf(place().own.edits), found.edits)) });
     },
     edits: ({ edits }) => go({ own: edited(place(), edits) }),

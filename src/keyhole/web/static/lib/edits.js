@@ -54,7 +54,7 @@ export function withMore(edits, more) {
 export function editLabel(edit, tokens) {
   const at = (/** @type {At | undefined} */ where) => places(where, tokens);
   const source = (/** @type {Source} */ one) => {
-    const name = one?.head !== null && one?.head !== undefined ? `head ${one.layer}.${one.head}` : one?.kind === "embedding" ? "the tokens’ embeddings" : `${one?.kind} ${one?.layer}`;
+    const name = one?.head !== null && one?.head !== undefined ? `head ${one.layer}.${one.head}` : one?.kind === "embedding" ? "embedding" : `${one?.kind} ${one?.layer}`;
     const from = at(one?.src);
     return from ? `${name} from ${from}` : name;
   };

@@ -1,6 +1,6 @@
 // What does the model write after the prompt? Its tokens as they come, each with its probability; a click asks why.
 import { fill, h, keepingFocus } from "../lib/dom.js";
-import { share } from "../lib/format.js";
+import { count, share } from "../lib/format.js";
 import { progressBar } from "../lib/progress.js";
 import { short, visible } from "../lib/tokens.js";
 import { askedToken, belongs, follows, LENGTH } from "../writing.js";
@@ -29,7 +29,7 @@ function render({ model, el }) {
     const mark = found ? askedToken(place, found) : null;
     const now = JSON.stringify([tokens.length, Boolean(found), mark, found?.text]);
     if (now !== wrote) keepingFocus(() => fill(chips, tokens.map((/** @type {any} */ one, /** @type {number} */ i) => token(model, one, i, mark))));
-    if (busy && now !== wrote) chips.scrollTop = chips.scrollHeight; // what was written last is in sight
+    if (now !== wrote) chips.scrollTop = busy ? chips.scrollHeight : 0; // what was written last; then all from its beginning
     wrote = now;
     const stands = JSON.stringify([Boolean(busy), error, found?.reason, place.own.length, place.own.temperature, place.own.seed]);
     if (stands !== said) keepingFocus(() => fill(about, busy ? progressBar(model, "written", "Writing") : standing(model, found, error)));
@@ -69,17 +69,19 @@ function standing(model, found, error) {
   const wrong = error === "Cancelled." ? "This was cancelled before a token was written." : error;
   return [
     wrong ? h("span", { class: error === "Cancelled." ? "soft" : "error", role: "alert" }, wrong) : null,
-    found && h("span", { class: "faint" }, `${sentence(found.reason)} Click a token to see why it was written.`),
+    found && h("span", { class: "faint" }, `${ended(found)} Click a token to see why it was written.`),
     h("span", { class: "spring" }),
-    ...writingFields(model),
+    h("span", { class: "how" }, writingFields(model)),
     h("button", { type: "button", class: "small", "data-action": "again", onclick: () => model.send({ type: "continue" }) }, "Write again"),
     h("button", { type: "button", class: "small", "aria-label": "Close the answer", "data-action": "close-answer", onclick: () => model.send({ type: "close-answer" }) }, "×"),
   ];
 }
 
-/** @param {string} reason */
-function sentence(reason) {
-  return `${reason[0].toUpperCase()}${reason.slice(1).replaceAll("_", " ")}.`;
+/** @param {{ stopped: string, reason: string, tokens: any[] }} answer why it ended, in words of this page */
+export function ended({ stopped, reason, tokens }) {
+  if (stopped === "length") return `It ended after ${count(tokens.length, "token")}, as many as were asked for.`;
+  if (stopped === "interrupted") return `It was cancelled after ${count(tokens.length, "token")}.`;
+  return `${reason[0].toUpperCase()}${reason.slice(1)}.`;
 }
 
 /** How answers are written: also beside edits. @param {Model} model */

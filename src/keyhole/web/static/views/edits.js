@@ -5,11 +5,11 @@ import { editLabel, editsOf, factorChoice } from "../lib/edits.js";
 import { number, share } from "../lib/format.js";
 import { sortable } from "../lib/table.js";
 import { short, visible } from "../lib/tokens.js";
-import { writingFields } from "./answer.js";
+import { ended, writingFields } from "./answer.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 /** @typedef {{ id: number, text: string, probability: number }} Token */
-/** @typedef {{ text: string, tokens: Token[], reason: string }} Said */
+/** @typedef {{ text: string, tokens: Token[], stopped: string, reason: string }} Said */
 /** @typedef {{ text: string, before: number, after: number, instead: string, kl: number }} Row */
 /**
  * @typedef {object} Beside
@@ -134,7 +134,7 @@ function said(title, which, answer, same) {
     h("h4", null, title),
     h("p", { class: "whole" }, answer.text.trim() || "(nothing)"),
     h("div", { class: "tokens" }, answer.tokens.map(chip)),
-    h("p", { class: "faint" }, answer.reason.replaceAll("_", " ")),
+    h("p", { class: "faint" }, ended(answer)),
   );
 }
 
