@@ -1,4 +1,4 @@
-"""Does the explorer write on, and say what the model would have said with edits? In a real Chromium, as the library does."""
+"""Does the explorer write on, and say what the model would say with edits? In Chromium, as the library does."""
 
 import json
 import re
@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from chromium import Watched, chromium
+from conftest import SMOLLM2
 from explorers import explorer
-from keyhole import Model
+from keyhole import Model, load
 from keyhole.circuits.circuit import Circuit
 from keyhole.edits.files import edit_of, plain, typed_edit
 from keyhole.generation import Beside, Generated, beside
@@ -230,6 +231,21 @@ def organism_edits(model: Model, place: dict[str, str]) -> list[object]:
     firing = model.run(IOI).explain((layer, head), int(place["dest"]), int(place["src"]))
     found: list[object] = json.loads(json.dumps([plain(edit) for edit in firing.edits()]))
     return found
+
+
+def test_a_chat_is_written_on_and_asked(page: Page, address: str) -> None:
+    question = "What is the capital of France?"
+    opened(page, address, prompt=question, model=str(SMOLLM2), length="5")
+    page.click("[data-action=chat]")
+    expect(page.locator(".tokens[aria-label=Tokens] .chip").first).to_contain_text("<|im_start|>")
+    page.click("[data-action=continue]")
+    model = load(str(SMOLLM2))
+    answer = model.generate([{"role": "user", "content": question}], max_new_tokens=5)
+    assert [json.loads(text) for text in written(page)] == [token.text for token in answer.tokens]
+    page.click(".written [data-index='2']")
+    expect(page.locator(".tokens[aria-label=Tokens] .chip").last).to_contain_text(answer.tokens[1].text.strip())
+    assert [int(one) for one in where(page)["ids"].split(",")] == list(answer.before(2).token_ids)
+    expect(page.locator("textarea")).to_have_value(question)
 
 
 def test_both_answers_can_be_cancelled_and_asked_for_again(page: Page, address: str) -> None:

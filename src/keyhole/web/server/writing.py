@@ -1,4 +1,4 @@
-"""What does the model write after a prompt, which edit removes a part of a circuit, and what would it have said then?"""
+"""What does the model write after a prompt, which edit removes a part of a circuit, and what would it say then?"""
 
 from dataclasses import asdict
 from typing import Any
