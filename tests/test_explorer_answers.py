@@ -245,7 +245,7 @@ def test_a_chat_is_written_on_and_asked(page: Page, address: str) -> None:
     page.click(".written [data-index='2']")
     expect(page.locator(".tokens[aria-label=Tokens] .chip").last).to_contain_text(answer.tokens[1].text.strip())
     assert [int(one) for one in where(page)["ids"].split(",")] == list(answer.before(2).token_ids)
-    expect(page.locator("textarea")).to_have_value(question)
+    expect(page.locator(".prompt textarea")).to_have_value(question)
 
 
 def test_both_answers_can_be_cancelled_and_asked_for_again(page: Page, address: str) -> None:

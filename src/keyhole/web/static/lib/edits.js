@@ -87,7 +87,7 @@ function places(where, tokens) {
 export function factorChoice(edit, pick) {
   if (typeof edit.factor !== "number") return null;
   const usual = FACTORS.some(([factor]) => factor === edit.factor);
-  const all = usual ? FACTORS : [...FACTORS, /** @type {[number, string, string]} */ ([edit.factor, `× ${number(edit.factor)}`, ""])];
+  const all = usual ? FACTORS : [...FACTORS, /** @type {[number, string, string]} */ ([edit.factor, `× ${edit.factor}`, ""])];
   const list = h(
     "select",
     { "aria-label": "By how much" },

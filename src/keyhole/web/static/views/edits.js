@@ -151,7 +151,7 @@ function tokenTable({ tokens }) {
   ];
   const rows = tokens.map((row, at) => ({ ...row, at }));
   const row = (/** @type {Row} */ { text, instead }) => ({ class: text === instead ? null : "differs" });
-  return h("section", null, h("h4", null, "Token by token, after the same tokens"), sortable({ label: "Token by token", columns, rows, row }));
+  return h("section", null, h("h4", null, "Token by token, after the same tokens"), sortable({ label: "Token by token", columns, rows, row, most: 20 }));
 }
 
 /** @param {Model} model @param {Beside} found */
