@@ -26,6 +26,7 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	$(BIN)/keyhole contrast lists --out demo/lists
 	$(BIN)/keyhole trace "$(PROMPT)" --target Mary --against John --story --out demo/mary.json --out demo/mary.html
 	$(BIN)/keyhole verify demo/mary.json --top 6
+	$(BIN)/keyhole generate "$(PROMPT)" --edit "1.6:5,12*-1" --edit "3.6*0"
 	@echo
 	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
 	@echo "Step by step: docs/tutorial.md. What the words mean: docs/glossary.md."
@@ -79,6 +80,8 @@ bench: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## the measured
 	$(BIN)/python benchmarks/store.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families_scale.py 100000
 	$(BIN)/python benchmarks/interventions.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/edits.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/generate.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/long_prompts.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/contrast.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/naming.py

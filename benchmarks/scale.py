@@ -24,7 +24,6 @@ and building records, which is all there is for small models.
 import math
 from dataclasses import dataclass
 
-from keyhole.store import Shape
 from keyhole.tracing.why import ON_ACCELERATORS, PROJECTED_FLOATS
 
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
@@ -32,6 +31,40 @@ _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or bette
 _PROCESS = 550_000_000  # bytes of Python, torch and transformers themselves
 _COPIES = 3  # of them: what was read, in channels, and as candidates in order
 _BUSIEST = 0.25  # share of a circuit's firings that are in its busiest layer
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model that costs depend on."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_model: int
+    d_mlp: int
+    vocab: int
+    matrices: int = 3  # of an MLP: 3 with a gate, 2 without
+
+    @property
+    def attention(self) -> int:
+        """Weights of one layer's attention."""
+        return 2 * self.d_model * self.d_head * (self.heads + self.kv_heads)
+
+    @property
+    def mlp(self) -> int:
+        """Weights of one layer's MLP."""
+        return self.matrices * self.d_model * self.d_mlp
+
+    @property
+    def weights(self) -> int:
+        """All weights, with one matrix for tokens (an untied model has two)."""
+        return self.layers * (self.attention + self.mlp) + self.vocab * self.d_model
+
+    @property
+    def below(self) -> float:
+        """Writers below a firing, for every token, on average over layers: half of all heads and local writers."""
+        return self.layers * (self.heads + 2) / 2
 
 
 @dataclass(frozen=True)

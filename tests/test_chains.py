@@ -42,7 +42,10 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
     model = tiny_model(variant)
     circuit = circuit_of(model)
     assert circuit.run is not None and circuit.mlps
-    read = read_mlps(from_json(to_json(circuit)), circuit.run)
+    kept = from_json(to_json(circuit))
+    read = read_mlps(replace(kept, directions={}), circuit.run)
+    for node, mlp in read_mlps(kept, circuit.run).items():
+        assert float((mlp.direction - read[node].direction).norm()) <= 1e-4 * float(read[node].direction.norm())
     assert set(read) == {one.node for one in circuit.mlps}
     writes, src_read = Writes([circuit.run]), set()
     for edge in circuit.edges:  # src-side signals that do their work elsewhere hand influence, but no direction
@@ -141,8 +144,19 @@ def test_circuits_from_a_probe_can_be_verified(gpt2: Model) -> None:
     direction = run.final_resid[-1] - run.layers[0].resid[-1]
     circuit = trace(run, metric=Probe(direction, len(run.layers)), tau=0.1)
     assert circuit.mlps and circuit.verify(draws=0, edges=False).mlps and circuit.verify(mode="chain").agrees
-    read = from_json(to_json(circuit)).verify(gpt2, draws=0, edges=False)
-    assert not read.mlps and "keeps no probe's direction" in str(read)
+    kept = from_json(to_json(circuit))
+    mlps = kept.verify(gpt2, draws=0, edges=False).mlps
+    assert [row.after for row in mlps] == [row.after for row in circuit.verify(draws=0, edges=False).mlps] != []
+    assert kept.verify(gpt2, mode="chain").agrees
+    older = replace(kept, directions={}).verify(gpt2, draws=0, edges=False)
+    assert not older.mlps and "kept no probe's direction" in str(older)
+
+
+def test_a_direction_that_nothing_is_written_along_is_refused(circuit: Circuit) -> None:
+    node = circuit.mlps[0].node
+    changed = {**circuit.directions, node: -circuit.directions[node]}
+    with pytest.raises(KeyholeError, match=f"node {node} of the circuit .* the file was changed"):
+        replace(circuit, directions=changed).verify(draws=0, edges=False)
 
 
 def test_rounding_of_the_models_own_precision_is_no_difference() -> None:

@@ -1,7 +1,9 @@
 """Circuits as files and for other tools; targets, thresholds, sinks; bad input."""
 
+import base64
 import html
 import json
+import math
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -11,6 +13,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -54,7 +57,9 @@ def test_round_trip_is_lossless(circuit: keyhole.Circuit, tmp_path: Path) -> Non
 
 def test_the_document_has_the_designed_keys(circuit: keyhole.Circuit) -> None:
     document = json.loads(to_json(circuit))
-    assert document["schema"] == 1 and document["model"]["fingerprint"] and document["versions"]["transformers"]
+    assert document["schema"] == 4 and document["model"]["fingerprint"] and document["versions"]["transformers"]
+    sizes = {"layers": 4, "heads": 8, "kv_heads": 8, "d_head": 16, "d_model": 128, "vocab": 481, "parallel": False}
+    assert document["sizes"] == sizes
     assert set(document["nodes"][0]) == {"kind", "layer", "head", "dest", "src", "attention"}
     assert set(document["edges"][0]) == {"from", "to", "side", "weight", "ig", "alone", "channels"}
     assert document["parameters"]["method"] == "accpp" and document["parameters"]["tau"] == "dynamic"
@@ -424,10 +429,95 @@ def test_a_picture_without_width_is_refused(organism: keyhole.Model) -> None:
         circuit.plot(width=0)
 
 
-@pytest.mark.parametrize("schema", [1, 2, 3])
+@pytest.mark.parametrize("schema", [1, 2, 3, 4])
 def test_circuits_of_older_schemas_are_read_and_written_as_they_were(schema: int) -> None:
-    """Files of earlier versions: of heads alone, through MLPs, and measured."""
+    """Files of earlier versions: of heads alone, through MLPs, measured, and with sizes and directions."""
     text = (ROOT / f"tests/schemas/circuit-{schema}.json").read_text()
     circuit = from_json(text)
     assert to_json(circuit) == text and json.loads(text)["schema"] == schema
-    assert bool(circuit.mlps) == bool(circuit.influence) == (schema > 1) and bool(circuit.measured) == (schema == 3)
+    assert bool(circuit.mlps) == bool(circuit.influence) == (schema > 1) and bool(circuit.measured) == (schema > 2)
+    assert (circuit.sizes is not None) == (schema == 4) and len(circuit.directions) == len(circuit.mlps) * (schema == 4)
+
+
+@pytest.fixture(scope="module")
+def through(organism: keyhole.Model) -> keyhole.Circuit:
+    return organism.run(PROMPT).trace("Mary")
+
+
+def test_files_keep_directions_and_sizes(through: keyhole.Circuit) -> None:
+    read = from_json(to_json(through))
+    assert read.sizes == through.sizes and read.directions.keys() == {mlp.node for mlp in through.mlps} != set()
+    assert all(np.array_equal(read.directions[node], along) for node, along in through.directions.items())
+    assert not shown(through, eps=0.5).directions  # a part is there to be looked at
+
+
+def _packed(*numbers: float) -> str:
+    return base64.b64encode(np.array(numbers, dtype="<f4").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("direction", "reason"),
+    [
+        (_packed(*range(127)), "has 508 bytes, and 128 float32 numbers have 512"),
+        (_packed(*[0.0] * 128), "is zero"),
+        (_packed(math.nan, *[1.0] * 127), "NaN or infinite"),
+        ("a" * 683, "is not base64"),
+        ("\u00e9" + "a" * 683, "is not base64"),
+        (_packed(*range(128)).replace("A", "\n", 1), "is not base64"),
+        ([1.0] * 128, "is no text"),
+        (None, "is no text"),
+    ],
+)
+def test_directions_that_are_none_are_refused(through: keyhole.Circuit, direction: object, reason: str) -> None:
+    document = json.loads(to_json(through))
+    document["mlps"][0]["direction"] = direction
+    with pytest.raises(KeyholeError, match=reason):
+        from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"heads": 6, "kv_heads": 6},
+            r"it names head \d\.\d, and its model has 4 layers of 6 heads",
+        ),
+        ({"layers": 3}, "it names .* 3, and its model has 3 layers"),
+        ({"d_head": 2}, "it names channel"),
+        ({"vocab": 20}, "it names token"),
+        ({"kv_heads": 9}, "its model has 9 kv_heads"),
+        ({"layers": 0}, "its model has 0 layers"),
+        ({"d_model": 64}, "has 512 bytes, and 64 float32 numbers have 256"),
+        ({"d_model": -128}, "no whole number from 0 on"),
+        ({"parallel": 1}, "parallel"),
+        ({"experts": 4}, "exactly the keys"),
+    ],
+)
+def test_sizes_hold_for_all_that_a_file_names(through: keyhole.Circuit, change: dict[str, object], reason: str) -> None:
+    document = json.loads(to_json(through))
+    document["sizes"] |= change
+    with pytest.raises(KeyholeError, match=reason):
+        from_json(json.dumps(document))
+
+
+def test_sizes_and_directions_are_of_the_newest_schema(through: keyhole.Circuit) -> None:
+    document = json.loads(to_json(through))
+    some = [{k: v for k, v in mlp.items() if k != "direction" or i} for i, mlp in enumerate(document["mlps"])]
+    bare = {key: value for key, value in document.items() if key != "sizes"}
+    for changed, reason in (
+        ({**document, "schema": 2}, "keys are not of schema 2"),
+        ({**document, "schema": 3}, "keys are not of schema 3"),
+        (bare, "keys are not of schema 4"),
+        ({**bare, "schema": 2}, "from schema 4 on"),
+        ({**document, "schema": True}, "its schema is True, and this version reads 1 to 4"),
+        ({**document, "mlps": some}, "some of its MLPs have a direction"),
+    ):
+        with pytest.raises(KeyholeError, match=reason):
+            from_json(json.dumps(changed))
+
+
+def test_another_models_sizes_are_refused(through: keyhole.Circuit, organism: keyhole.Model) -> None:
+    assert through.sizes is not None
+    other = replace(through, sizes=replace(through.sizes, vocab=482), run=None)
+    with pytest.raises(KeyholeError, match="482 tokens, and organism has 4 layers"):
+        other.verify(organism, draws=0)

@@ -543,7 +543,7 @@ def test_contrast_of_lists_as_json() -> None:
 
 def test_contrast_of_a_file(tmp_path: Path) -> None:
     from contrasts import box_contrast
-    from keyhole.features.contrast.files import write_contrast
+    from keyhole.features.contrast.sites import write_contrast
 
     write_contrast(box_contrast(80, 3), tmp_path / "samples.jsonl")
     done = keyhole("contrast", str(tmp_path / "samples.jsonl"), "--head", "1.6", "--rank", "3", "--answers", "2")
@@ -617,7 +617,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
     from contrasts import box_contrast
     from keyhole.cli.app import app
     from keyhole.errors import UnwritableError
-    from keyhole.features.contrast.files import write_contrast
+    from keyhole.features.contrast.sites import write_contrast
 
     def full(path: Path, content: str | bytes) -> None:
         raise UnwritableError(f"cannot write {path} (No space left on device): choose another place.")
@@ -635,7 +635,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
 def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
     plain = ("--target", "Mary", "--through", "heads", "--no-faithfulness")
     done = keyhole("trace", PROMPT, *plain, "--out", str(tmp_path / "C.JSON"))
-    assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 1
+    assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 4
 
 
 def test_sinks_mean_the_same_everywhere() -> None:

@@ -802,7 +802,7 @@ def test_what_cannot_be_compared_is_said(
     assert "other tasks" in str(other)
     alone = compare(f"{store.path}#3", f"{store.path}#4", model=organism)
     assert alone.signals is not None and alone.exclusive is None and "single circuit" in str(alone)
-    assert "no floor beside them" in str(alone) or "no signal to compare" in str(alone)
+    assert "cannot be compared with a floor" in str(alone) or "no signal to compare" in str(alone)
     sets = compare(store, f"{store.path}[order=ABBA]", members=0)
     assert "on both sides" in str(sets) and "only what circuits consist of is compared" in str(sets)
     assert "no prompts were run" not in str(sets) and "--prompts" in str(sets)
@@ -840,7 +840,7 @@ def test_two_circuit_files_are_compared(store: Store, organism: Model, tmp_path:
         ("{store}#4000", "there is no prompt 4000"),
         ("published:gpt9", "there are gpt2-ioi, gpt2-greater-than"),
         ("published:gpt2-pronouns", "no list of the 16 components"),
-        ("published:gpt2-ioi", "nothing of ours"),
+        ("published:gpt2-ioi", "both sides are published circuits"),
         ("missing.json", "missing.json"),
     ],
 )

@@ -20,9 +20,10 @@ from keyhole.features.contrast.moves import Effect
 from keyhole.features.contrast.subspace import random_bases
 from keyhole.features.contrast.swaps import swap_effects
 from keyhole.lab.payload import Payload, PayloadSettings, train
+from keyhole.lab.payload_features import Shape, shape
 from keyhole.lab.payload_features import Swaps as LatentSwaps
 from keyhole.lab.payload_features import swaps as swap_latents
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload_task import Latents, attended, reachable
 from keyhole.models.model import Model
 from keyhole.models.tokens import text_ids
 from keyhole.stats import Interval
@@ -36,7 +37,6 @@ from keyhole_papers.cc import (
     payload,
     payload_grids,
     payload_scores,
-    payload_shapes,
     studied,
     subject,
     subspaces,
@@ -45,8 +45,7 @@ from keyhole_papers.cc import (
 from keyhole_papers.cc.clouds import Aligned, Categories, Clusters, Unprojected
 from keyhole_papers.cc.payload import Cell, Grid, Printed, Ranks, Setting
 from keyhole_papers.cc.payload_grids import Phases, Recovered
-from keyhole_papers.cc.payload_scores import Interactions
-from keyhole_papers.cc.payload_shapes import Shape, Shapes
+from keyhole_papers.cc.payload_scores import Interactions, Shapes
 from keyhole_papers.cc.subspaces import Meeting, Subspaces, Sweep, Swept
 from keyhole_papers.cc.swaps import Attributed, Row, Swapped, Swaps, held
 from keyhole_papers.experiment import Choices, Experiment, Job
@@ -54,7 +53,7 @@ from keyhole_papers.results import Result, read_results
 from keyhole_papers.runner import reproduce
 
 pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
-TOYS = (payload_grids, payload_scores, payload_shapes)
+TOYS = (payload_grids, payload_scores)
 RUNS = {id: run for module in TOYS for id, run in module.RUNS.items()}
 UNTRAINED = {"max_steps": 1, "batch": 8}
 SETTING = Setting(3, 5, 16)
@@ -112,7 +111,7 @@ def test_other_settings_than_printed_show_a_part_at_most(trained: Path) -> None:
 def test_heads_in_the_printed_noise_need_less_accuracy_and_an_early_stop(trained: Path) -> None:
     """Unit noise costs every head some accuracy: what else they must have is that training ended by itself."""
     ((head, *_),) = payload.heads_of(Job(trained / "item", quick=True), [SETTING], "discrete").values()
-    noisy, most = dataclasses.replace(printed(head), accuracy=0.9), payload.reachable(head.settings)
+    noisy, most = dataclasses.replace(printed(head), accuracy=0.9), reachable(head.settings)
     assert 0.85 < 0.9 / most < 0.97 and payload.are_trained([noisy])
     assert not payload.are_trained([dataclasses.replace(head, accuracy=0.9)])  # hardly any noise
     assert not payload.are_trained([dataclasses.replace(noisy, accuracy=0.8)])
@@ -130,7 +129,7 @@ def test_swaps_in_the_printed_noise_move_what_the_right_token_had(trained: Path)
     ((head, *_),) = payload.heads_of(job, [SETTING], "discrete").values()
     z1, z2 = (payload.feature_of(job, head, latent) for latent in ("z1", "z2"))
     found = swap_latents(head, z1, z2, samples=512, randoms=1)
-    assert payload_scores.due(head, found) == payload.attended(head.settings) != found.null.orig
+    assert payload_scores.due(head, found) == attended(head.settings) != found.null.orig
     assert payload_scores.due(printed(head), found) == found.null.orig
 
     def judged(head: Payload, swapped: LatentSwaps) -> str:
@@ -196,13 +195,13 @@ def shaped(trained: Path) -> tuple[Job, list[Payload]]:
 def test_random_subspaces_have_no_shape(shaped: tuple[Job, list[Payload]], latents: Latents) -> None:
     job, heads = shaped
     good = printed(heads[0])
-    seen, basis = payload_shapes.points(job, heads[0]), random_bases(16, 3, 1, seed=3)[0]
-    limits = [payload_shapes.limit(payload_shapes.in_random(job, heads[0]))]
-    own = payload_shapes.shape(seen.within(basis, basis))
+    seen, basis = payload_scores.points(job, heads[0]), random_bases(16, 3, 1, seed=3)[0]
+    limits = [payload_scores.limit(payload_scores.in_random(job, heads[0]))]
+    own = shape(seen.within(basis, basis))
     perfect = Shape(1.0, 1.0, 1.0, 1.0)
 
     def judged(found: Shape, limits: list[Shape], head: Payload = good) -> str:
-        return payload_shapes.shapes(Shapes(latents, [head], [found], [], limits, seen)).verdict
+        return payload_scores.shapes(Shapes(latents, [head], [found], [], limits, seen)).verdict
 
     assert own.agree > 0.8  # which is why no bound can tell
     assert judged(own, limits) == "not"
@@ -214,7 +213,7 @@ def test_random_subspaces_have_no_shape(shaped: tuple[Job, list[Payload]], laten
 
 def test_quantiles_are_of_single_measures() -> None:
     some = [Shape(i / 100, 0.0, 1 - i / 100, 0.5) for i in range(101)]
-    assert dataclasses.astuple(payload_shapes.limit(some)) == pytest.approx((0.95, 0.0, 0.95, 0.5))
+    assert dataclasses.astuple(payload_scores.limit(some)) == pytest.approx((0.95, 0.0, 0.95, 0.5))
 
 
 def one_step(**changes: Any) -> Payload:

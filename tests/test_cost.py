@@ -16,7 +16,7 @@ from bulk_runs import BATCH, PART, TASK, N, files_of
 from conftest import ROOT, tiny_model
 from keyhole import Model
 from keyhole.models.mlps import MlpWeights
-from keyhole.store import Manifest, Outcome, Shape, Tracing, batches, bulk, estimate, open_store
+from keyhole.store import Manifest, Outcome, Tracing, batches, bulk, estimate, open_store
 from keyhole.store.batches import Batch, Block, trace_block
 from keyhole.store.pilot import estimate_of, memory_of, pilot, rates_of
 from keyhole.tasks import examples, ioi
@@ -79,14 +79,14 @@ def test_more_to_do_takes_longer() -> None:
     assert 1.9 < long[1] / long[0] < 2.0, "tracing is linear in the length of prompts"
 
 
-def shape_of(model: Model) -> Shape:
+def shape_of(model: Model) -> Any:
     """The sizes of a model; experts count as one wide MLP."""
     dims, found = model.dims, [model.mlp(layer) for layer in range(model.dims.layers)]
     readable = [mlp for mlp in found if isinstance(mlp, MlpWeights)]
     width = max((sum(n.W_u.shape[1] for n in mlp.neurons) for mlp in readable), default=4 * dims.d_model)
     gated = not readable or readable[0].neurons[0].W_g is not None
     heads = (dims.heads, dims.kv_heads, dims.d_head)
-    return Shape(dims.layers, *heads, dims.d_model, width, dims.vocab, 3 if gated else 2)
+    return scale.Shape(dims.layers, *heads, dims.d_model, width, dims.vocab, 3 if gated else 2)
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama", "qwen2", "gemma2"])

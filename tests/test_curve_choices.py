@@ -194,7 +194,7 @@ def test_all_choices_make_curves(asked: list[CohortQuestion], tokens: str, per: 
     assert ("at tokens" in result.summary) == (tokens == "kept")
     assert result.per_prompt("share").shape == (len(SHARES), 8)
     assert result.per_prompt("share")[-1] == pytest.approx(np.ones(8))
-    assert (result.own is not None) == ((tokens, per) == ("dropped", "task"))
+    assert (result.own_circuits is not None) == ((tokens, per) == ("dropped", "task"))
     record = json.loads(json.dumps(result.record()))
     assert record["tokens"] == tokens and record["per"] == per and set(record["methods"][0]["at"]) == {"100", "1000"}
     assert result.plot() is not None and "1,000 edges" in result.to_html()

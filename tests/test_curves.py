@@ -280,8 +280,8 @@ def test_intervals_are_those_of_resampled_prompts() -> None:
 
 def test_results_are_told_and_saved(tmp_path: Path) -> None:
     own = OwnCircuits(np.array([4.0, 2.0]), np.array([0.0, 2.0]), 7.0)
-    found = made_up(np.tile(np.array([4.0, 8.0]), (1, 10, 1)), own=own)
-    assert "f = 0.40" in found.own_told and found.own_told in str(found)
+    found = made_up(np.tile(np.array([4.0, 8.0]), (1, 10, 1)), own_circuits=own)
+    assert "f = 0.40" in found.own_text and found.own_text in str(found)
     columns, (row, *_) = found.cells
     cmd = str(row[columns.index(">CMD")])
     assert cmd.startswith("0.000") and "CMD" in str(found) and cmd in str(found)
@@ -358,8 +358,8 @@ def test_own_circuits_are_their_own(known: Known, asked: list[CohortQuestion]) -
     with torch.no_grad():
         none = groups[0].answers(torch.zeros(groups[0].masked.wiring.joined.shape)).numpy()
     whole = [question.metric.of(question.run.logits[-1]) for question in tried]
-    assert found.own == pytest.approx([whole[0], none[1]], abs=0.1) and found.edges == 13 / 2
-    assert found.other == pytest.approx([none[0], whole[1]], abs=0.1)
+    assert found.with_own == pytest.approx([whole[0], none[1]], abs=0.1) and found.edges == 13 / 2
+    assert found.with_other == pytest.approx([none[0], whole[1]], abs=0.1)
 
 
 def test_groups_are_of_one_length(organism: Model) -> None:
@@ -425,7 +425,7 @@ def test_a_store_gives_its_own_circuits(store: keyhole.store.Store, organism: Mo
     apart = [one.difference for one in store]
     assert all(min(abs(apart_one - own) for apart_one in apart) < 1e-3 for own in found.everything)
     again = curves(store, organism, CurveSettings(methods=("random",), prompts=8))
-    assert again.own is None and again["random"].answers.shape == found["random"].answers.shape
+    assert again.own_circuits is None and again["random"].answers.shape == found["random"].answers.shape
     assert np.array_equal(again.everything, found.everything)
     assert found["random"].answers.shape == (3, 10, 8) and found["accpp"].answers.shape == (1, 10, 8)
     assert np.array_equal(found["accpp"].answers[0, -1], found.everything)

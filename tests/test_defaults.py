@@ -50,12 +50,11 @@ from keyhole.qk.omega import Basis
 from keyhole.settings.measuring import SufficientSettings
 from keyhole.settings.naming import NameSettings, WhereSettings
 from keyhole.store.engines import EngineName
+from keyhole.studies import settings as of_studies
 from keyhole.studies.comparison.compare import compare as comparison_compare
 from keyhole.studies.curves.curves import curves as measure_curves
 from keyhole.studies.directions.directions import shared as compare_heads
-from keyhole.studies.families.distances import Granularity
-from keyhole.studies.families.families import families as find_families
-from keyhole.studies.sinks import sinks as study_sinks
+from keyhole.studies.settings import CompareSettings, FamilySettings, SharedSettings, SinkSettings, StabilitySettings
 from keyhole.studies.stability.stability import stability as measure_stability
 from keyhole.tasks import examples
 from keyhole.tasks.things import BOXES_WORDINGS, LISTS_WORDINGS
@@ -86,19 +85,23 @@ SAME = [
     (circuits.trace, Circuit.effects, {"like", "counterfactual", "text"}),
     (backups, Circuit.backups, {"like", "counterfactual"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
-    (bulk, store.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
-    (bulk, store.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
+    (bulk, store.bulk, {"what", "engine"}),
+    (bulk, store.estimate, {"what", "engine"}),
+    (bulk, store.BulkSettings, {"n", "seed", "choices", "part"}),
     (bulk, store.Ray, {"workers", "address"}),
-    (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
+    (families, FamilySettings, {"granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store"}),
     (basis_command, basis_study, {"task", "prompts", "edges", "draws", "seed"}),
-    (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
+    (stability, measure_stability, {"store", "other"}),
+    (stability, StabilitySettings, {"prompts", "roles", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
-    (compare, comparison_compare, {"a", "b", "model", "members", "threshold", "mode", "draws", "seed"}),
-    (sinks, study_sinks, {"store", "prompts", "tau", "draws", "controls", "seed"}),
-    (shared, compare_heads, {"store", "other", "prompts", "draws", "seed"}),
+    (compare, comparison_compare, {"a", "b"}),
+    (compare, CompareSettings, {"members", "threshold", "mode", "draws", "seed"}),
+    (sinks, SinkSettings, {"prompts", "tau", "draws", "controls", "seed"}),
+    (shared, compare_heads, {"store", "other"}),
+    (shared, SharedSettings, {"prompts", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"bos"}),
     (discover, SurveySettings, {"centre", "seed"}),
@@ -175,10 +178,10 @@ def test_choices_are_the_librarys() -> None:
         "Reduction": get_args(settings["recon_reduction"]),
         "QueryMode": get_args(settings["query_mode"]),
         "EngineName": get_args(EngineName),
-        "Granularity": get_args(Granularity),
         "ExplainerName": get_args(ExplainerName),
         "JudgeName": get_args(JudgeName),
     }.items():
         assert get_args(getattr(options, name)) == of_library, name
+    assert get_args(of_studies.CutMode) == get_args(CutMode)
     for wordings in (BOXES_WORDINGS, LISTS_WORDINGS):
         assert set(get_args(options.Wording)) == set(wordings)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import keyhole
 from commands import keyhole as typed
@@ -566,3 +567,16 @@ def test_the_command_compares_two_answers(tmp_path: Path) -> None:
     ]:
         ran = typed("generate", PROMPT, *options)
         assert ran.returncode == 2 and reason in ran.stderr, ran.stderr
+
+
+def test_wider_queries_are_scaled_as_the_model_scales(organism: Model, run: Run) -> None:
+    """Kernels that are told no scale read it off the width of q, which further terms make larger."""
+    edit = ChannelEdit(head=(3, 6), channels=(0, 1), src=At((2,)))
+    record = run.attention_run(3)
+    q, k, v = (x[None] for x in (record.q, record.k, record.v))
+    with organism.edited([edit]), torch.no_grad():
+        organism.hf(input_ids=torch.tensor([run.token_ids]))
+        attend = ALL_ATTENTION_FUNCTIONS[organism.hf.config._attn_implementation]
+        module = organism.blocks[3].get_submodule(organism.family.attn)
+        said, unsaid = (attend(module, q, k, v, None, scaling=scale)[0] for scale in (record.rule.scaling, None))
+    torch.testing.assert_close(said, unsaid)

@@ -47,7 +47,7 @@ from keyhole.studies.families.cuts import (
     tree_of,
 )
 from keyhole.studies.families.record import average, averages
-from keyhole.studies.families.report import believed_text, plain_verdict, split_text, verdict
+from keyhole.studies.families.report import plain_verdict, significance_text, split_text, verdict
 from keyhole.tasks import ioi
 from planted import planted, planted_store
 
@@ -315,7 +315,7 @@ def test_a_split_is_stable_beyond_chance_and_has_two_modes() -> None:
     loose = replace(found, stability=tuple(0 * own for own in found.stability))
     assert cloud.split and not cloud.separate and not (chance.split or smooth.split or loose.split)
     assert "there is a split" in split_text(cloud) and "--k 2" in split_text(cloud) and not split_text(smooth)
-    assert believed_text(cloud).endswith("though a split") and believed_text(chance) == ", not believed"
+    assert significance_text(cloud).endswith("though a split") and significance_text(chance) == ", not significant"
 
 
 def test_a_number_may_be_asked_for() -> None:
@@ -683,7 +683,7 @@ def test_bad_requests(store: Store) -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: keyhole.families(store, where={"correct": False}), "has 0 circuits that are as correct=False"),
         (lambda: keyhole.families(store, where={"label_none": "x"}), "no column 'label_none'"),
-        (lambda: keyhole.families(store, most=5), "a sample of 5 circuits"),
+        (lambda: keyhole.families(store, most=5), "most is 5, but should be at least 10"),
         (lambda: keyhole.families(store, k=91), "90 circuits cannot be cut into 91"),
         (lambda: keyhole.families(store, weighted=True), "no influence to weigh by"),
     ]

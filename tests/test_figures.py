@@ -24,7 +24,7 @@ from keyhole.errors import KeyholeError
 from keyhole.features.contrast.clouds import joint_pca, pca_figure, umap_figure
 from keyhole.features.contrast.figures import attribution_figure, interaction_figure, intervention_figure, stack
 from keyhole.features.contrast.moves import Effect
-from keyhole.features.contrast.ranks import RankCurve, plateau, rank_figure, rank_grid_figure, spectrum_figure
+from keyhole.features.contrast.study_figures import RankCurve, plateau, rank_figure, rank_grid_figure, spectrum_figure
 from keyhole.figures import save
 from keyhole.figures.network import Carried, TokenEdge, network_figure
 from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, legend, plain

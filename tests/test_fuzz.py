@@ -30,6 +30,9 @@ from keyhole.circuits.exports import read_mib, to_dataframe, to_graphml, to_mib
 from keyhole.circuits.files import from_json, save, to_json
 from keyhole.circuits.neuronpedia import to_neuronpedia
 from keyhole.cli.app import main
+from keyhole.edits import At, BiasEdit, CauseEdit, ChannelEdit, FeatureEdit, SignalEdit, Source, WriteEdit
+from keyhole.edits.files import edits_of_json, typed_edit
+from keyhole.edits.files import to_json as edits_to_json
 from keyhole.faithfulness.story import tell
 from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import read_contrast
@@ -130,6 +133,35 @@ def test_circuits_are_used_or_refused(
         for use in uses(circuit, circuits[0], organism, tmp_path_factory.getbasetemp()):
             with refused_or_done():
                 use()
+
+
+def edits() -> dict[str, Any]:
+    """A document with an edit of every kind."""
+    every = [
+        ChannelEdit(head=(3, 6), channels=(0, 1), src=At((2,))),
+        SignalEdit(head=(3, 6), side="src", channels=(0,), writer=Source("head", 1, 6, At((2,))), factor=2),
+        FeatureEdit(head=(3, 6), side="dest", basis=((1.0, *(0.0,) * 15),), frame="pre_rope"),
+        BiasEdit(head=(3, 6), amount=1.0, dest=At(start=3)),
+        WriteEdit(writer=Source("mlp", 2)),
+        CauseEdit(layer=2, writers=(Source("embedding", 0),), dest=At((14,))),
+    ]
+    document: dict[str, Any] = json.loads(edits_to_json(every))
+    return document
+
+
+@some(0.3)
+@given(random=randoms)
+def test_edits_are_made_or_refused(random: Random, organism: keyhole.Model) -> None:
+    with refused_or_done():
+        read = edits_of_json(json.dumps(mutated(edits(), random)))
+        assert edits_of_json(edits_to_json(read)) == read
+        organism.run(PROMPT).with_edits(read)
+
+
+@given(text=st.from_regex(r"(mlp)?[0-9]{0,2}\.?[0-9]?(:[0-9,]{0,4})?\*?[-+0-9.e]{0,5}", fullmatch=True))
+def test_typed_edits_are_read_or_refused(text: str) -> None:
+    with refused_or_done():
+        assert str(typed_edit(text))
 
 
 def names() -> Naming:

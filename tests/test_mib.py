@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,19 @@ def test_our_files_have_edges_that_they_have(variant: str, through: Any) -> None
     assert ends <= set(told["nodes"])  # an edge of a node that is out would be pruned there
 
 
-def test_sizes_come_from_the_model_alone(circuit: Circuit, organism: Model, tmp_path: Path) -> None:
+def test_sizes_come_from_the_file_or_the_model(circuit: Circuit, organism: Model, tmp_path: Path) -> None:
     circuit.save(tmp_path / "mary.json")
     stored = Circuit.load(tmp_path / "mary.json")
-    with pytest.raises(KeyholeError, match="does not know: give it"):
-        to_mib(stored)
+    assert to_mib(stored) == to_mib(stored, organism) == to_mib(circuit)
     with pytest.raises(KeyholeError, match="other weights"):
         to_mib(stored, tiny_model("gpt2"))
-    assert to_mib(stored, organism) == to_mib(circuit)
+    older = replace(stored, sizes=None)
+    assert to_mib(older, organism) == to_mib(circuit)
+    with pytest.raises(KeyholeError, match="does not know: give it"):
+        to_mib(older)
+    assert stored.sizes is not None
+    with pytest.raises(KeyholeError, match="it is not known what MLPs of organism read"):
+        to_mib(replace(stored, sizes=replace(stored.sizes, parallel=None)))
 
 
 def test_blocks_that_have_no_name_there_are_refused() -> None:

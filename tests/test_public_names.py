@@ -3,7 +3,9 @@
 import json
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import keyhole
@@ -11,6 +13,11 @@ from keyhole import KeyholeError, Model, Run
 from keyhole._moved import ATTRIBUTES
 from keyhole.settings.stores import Tracing
 from keyhole.settings.tracing import TraceSettings
+from keyhole.studies.curves.record import Curves
+from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.directions.record import HeadUse
+from keyhole.studies.sinks.record import SinkSide
+from keyhole.studies.stability.stability import Stays
 from keyhole.tracing import explain, trace_svt
 from keyhole.tracing.exactness import check_run
 from keyhole.tracing.trace import trace
@@ -42,8 +49,16 @@ def test_paths_of_guides_are_importable(path: str) -> None:
 @pytest.mark.parametrize(("owner", "old"), [(owner, old) for owner, names in ATTRIBUTES.items() for old in names])
 def test_old_attributes_work_and_warn(organism: Model, owner: str, old: str) -> None:
     """Bound methods are equal when object and function are."""
-    run = organism.run("Mary met John")
-    value = {"Model": organism, "Run": run, "Check": check_run(run)}[owner]
+    run, none = organism.run("Mary met John"), np.zeros((0, 0))
+    value: Any = {
+        "Model": organism,
+        "Run": run,
+        "Check": check_run(run),
+        "Curves": Curves("", "", CurveSettings(), 0, (), 0, 0, none.ravel(), none.ravel(), 0.0, ()),
+        "HeadUse": HeadUse(1, 2, "dest", (9, 9), 1.0, 1.0, (1.0, 1.0), 0.0, 1.0, 1.0),
+        "SinkSide": SinkSide("dest", (), none, none, (), (), (), 0.0),
+        "Stays": Stays("nothing", False, {"heads": ()}, {}),
+    }[owner]
     with pytest.warns(FutureWarning, match=f"{owner}.{old} is "):
         assert getattr(value, old) == getattr(value, ATTRIBUTES[owner][old])
     assert old not in dir(value)

@@ -49,9 +49,9 @@ def test_planted_channels_of_two_tasks_are_told_apart() -> None:
     found = {(made.side, made.layer, made.head): made for made in compare_use(one, two)}
     assert list(found) == [place for place, _, _ in heads]
     same, other, half = found.values()
-    assert same.found == "same" and same.p > 0.05 and same.share == pytest.approx(1, abs=0.1)
-    assert other.found == "others" and other.q <= 0.05 and other.between < 0.15 < 0.8 < min(other.within)
-    assert half.found == "in part" and 0.5 < half.share < 0.8 and half.q <= 0.05
+    assert same.verdict == "same" and same.p > 0.05 and same.share == pytest.approx(1, abs=0.1)
+    assert other.verdict == "others" and other.q <= 0.05 and other.between < 0.15 < 0.8 < min(other.within)
+    assert half.verdict == "in part" and 0.5 < half.share < 0.8 and half.q <= 0.05
     assert 0.8 < min(same.within) <= max(same.within) < 1  # two halves, not one and itself
     assert same.prompts == (60, 40) and same.chance < 0.6 * same.between
 
@@ -74,7 +74,7 @@ def test_overlaps_by_hand() -> None:
         {("dest", 1, 0): Use(np.arange(20), np.repeat(b, 10, 0))},
     )
     (made,) = compare_use(*many)
-    assert made.overlap == pytest.approx(0.2) and made.found == "others"
+    assert made.overlap == pytest.approx(0.2) and made.verdict == "others"
     same = {("dest", 2, 0): many[0]["dest", 1, 0]}
     first, second = compare_use(many[0] | same, many[1] | same)
     assert [first.q, second.q] == benjamini_hochberg([first.p, second.p]) and first.q == 2 * first.p
@@ -90,7 +90,7 @@ def test_tasks_are_compared_by_as_many_prompts_as_halves_have() -> None:
     rng = np.random.default_rng(0)
     drawn = [[own.used[rng.permutation(len(own.used))[:10]].mean(0) for own in (one, two)] for _ in range(499)]
     assert made.between == pytest.approx(np.mean([in_common(f, g) for f, g in drawn]), abs=0.02)
-    assert made.between < made.overlap - 0.05 and made.found == "same"
+    assert made.between < made.overlap - 0.05 and made.verdict == "same"
 
 
 def test_channel_use_is_that_of_the_circuits(whole: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_study_of_the_organism(study: Shared, whole: Path) -> None:
         )
         assert side.signals[0].near[0] * side.signals[0].pairs == pytest.approx(near)
     assert study.stores == (str(whole), str(whole))
-    assert all(one.found == "same" and one.p == 1 for one in study.tasks)  # a store beside itself
+    assert all(one.verdict == "same" and one.p == 1 for one in study.tasks)  # a store beside itself
 
 
 def test_channels_have_no_sign(study: Shared, whole: Path, organism: keyhole.Model) -> None:
@@ -214,6 +214,6 @@ def test_the_command(whole: Path, tmp_path: Path) -> None:
 
 def test_shares_are_of_what_halves_share() -> None:
     made = HeadUse(1, 0, "dest", (20, 20), 0.3, 0.3, (0.6, 0.4), 0.1, 0.001, 0.001)
-    assert made.share == pytest.approx(0.6) and made.found == "in part"
+    assert made.share == pytest.approx(0.6) and made.verdict == "in part"
     less = replace(made, between=0.2)
-    assert less.found == "others" and replace(less, q=0.06).found == "in part"
+    assert less.verdict == "others" and replace(less, q=0.06).verdict == "in part"

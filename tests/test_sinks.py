@@ -65,7 +65,7 @@ def common() -> Sinks:
 def test_a_shared_direction_is_found(shared: Sinks) -> None:
     s = planted.stream()
     for side, axis in zip(shared.sides, (s.rest, s.sink), strict=True):
-        assert side.found == "shared" and len(side.controlled) == len(side.heads) == planted.LISTENERS
+        assert side.verdict == "shared" and len(side.controlled) == len(side.heads) == planted.LISTENERS
         assert [len(own) for own in side.clusters] == [planted.LISTENERS]
         assert all(one.cosine[0] == pytest.approx(0.81, abs=0.02) and one.near[0] == 1 for one in side.likeness)
         one = next(made for made in side.removals if made.rank == 1)
@@ -93,7 +93,7 @@ def test_a_common_mean_is_not_taken_for_a_shared_signal(common: Sinks) -> None:
     bare, *others = src.likeness
     assert bare.near[0] == 1 and bare.cosine[0] > 0.5 and bare.p <= 0.01  # alike, to all appearances
     assert all(abs(one.cosine[0]) < 0.1 and one.near[0] == 0 and one.p == 1 for one in others)
-    assert [side.found for side in common.sides] == ["not shared", "not shared"]
+    assert [side.verdict for side in common.sides] == ["not shared", "not shared"]
 
 
 def test_the_mean_is_what_the_planted_heads_read() -> None:
@@ -245,11 +245,11 @@ def side_of(
 
 def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     ways, cleaned = [replace(LIKE, taken=top) for top in (None, 0, 1, 3)], [GONE, replace(GONE, taken=3)]
-    assert side_of(ways, cleaned).found == "shared"
+    assert side_of(ways, cleaned).verdict == "shared"
     part = [replace(one, near=Interval(0.1, 0.0, 0.2)) for one in ways]
-    assert side_of(part, cleaned).found == "a shared part"
+    assert side_of(part, cleaned).verdict == "a shared part"
     wide = [replace(one, cosine=Interval(0.8, 0.05, 1.0)) for one in part]  # beside other channels at 0 up to 0.1
-    assert side_of(wide, cleaned).found == "not shared"
+    assert side_of(wide, cleaned).verdict == "not shared"
     assert side_of([*ways[:3], part[3]], cleaned).found == "a shared part"
     mean = [
         ways[0],
@@ -480,7 +480,7 @@ def test_models_and_prompts_without_sinks_are_refused(gpt2: keyhole.Model) -> No
 
 
 def test_stores(whole: Path, organism: keyhole.Model, gpt2: keyhole.Model, tmp_path: Path) -> None:
-    with pytest.raises(KeyholeError, match="6 or more"):
+    with pytest.raises(KeyholeError, match="at least 6"):
         keyhole.sinks(whole, organism, prompts=5)
     with pytest.raises(KeyholeError, match="other weights"):
         keyhole.sinks(whole, gpt2)

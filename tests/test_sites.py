@@ -6,9 +6,20 @@ import pytest
 
 from contrasts import box_contrast
 from keyhole import KeyholeError, Model
-from keyhole.features.contrast.files import read_contrast, write_contrast
 from keyhole.features.contrast.places import resolve
-from keyhole.features.contrast.sites import Contrast, Place, Sample, Site, find, last, regex, span, token
+from keyhole.features.contrast.sites import (
+    Contrast,
+    Place,
+    Sample,
+    Site,
+    find,
+    last,
+    read_contrast,
+    regex,
+    span,
+    token,
+    write_contrast,
+)
 
 TEXT = "The jam is in box A, the knife is in box B. Which box is the jam in? Box"
 
@@ -115,16 +126,25 @@ def test_a_file_without_a_header_is_named_after_itself(tmp_path: Path) -> None:
         ('{"prompt": "a b", "query": 1, "positive": [], "negative": [0]}', "no positive key"),
         ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "lable": "x"}', "unknown keys: lable"),
         ('{"prompt": "a b", "prompts": ["a"], "query": 1, "positive": [0], "negative": [1]}', "not both"),
-        ('{"prompt": 3, "query": 1, "positive": [0], "negative": [1]}', "text or a list of token ids"),
-        ('{"prompt": "a b", "query": {"find": 3}, "positive": [0], "negative": [1]}', "no place"),
+        ('{"prompt": 3, "query": 1, "positive": [0], "negative": [1]}', "prompt is 3, which is no text"),
+        (
+            '{"prompt": "a b", "query": {"find": 3}, "positive": [0], "negative": [1]}',
+            "query.find is 3, which is",
+        ),
         ('{"prompt": "a b", "query": {"token": 1, "prompt": 2}, "positive": [0], "negative": [1]}', "no prompt 2"),
-        ('{"prompt": "a b", "query": true, "positive": [0], "negative": [1]}', "no place"),
-        ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": "2"}', "is a number"),
+        ('{"prompt": "a b", "query": true, "positive": [0], "negative": [1]}', "query is True, which is no whole"),
+        (
+            '{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": "2"}',
+            "weight is '2', which",
+        ),
         ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1e999}', "larger than any number"),
-        (f'{{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1{"0" * 400}}}', "is a number"),
-        ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "label": 3}', "is text"),
-        ('{"prompt": "a b", "query": 1, "positive": 0, "negative": [1]}', "list of places"),
-        ('{"contrast": "x", "bos": 3}', "true, false or null"),
+        (
+            f'{{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1{"0" * 400}}}',
+            "which is no number",
+        ),
+        ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "label": 3}', "label is 3, which is no text"),
+        ('{"prompt": "a b", "query": 1, "positive": 0, "negative": [1]}', "positive is 0, which is no list"),
+        ('{"contrast": "x", "bos": 3}', "bos is 3, which is neither true nor false"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:

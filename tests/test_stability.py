@@ -16,9 +16,9 @@ from keyhole import Circuit, KeyholeError, Model
 from keyhole.models.tokens import one_token_words
 from keyhole.settings.tracing import Probability, Through, TraceSettings
 from keyhole.studies.stability.stability import (
-    Asked,
     Stability,
     Stays,
+    Traced,
     _kinds,
     floors,
     in_common,
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, organism: Model) -> keyhole.
 
 
 @pytest.fixture(scope="module")
-def asked(store: keyhole.store.Store) -> list[Asked]:
+def asked(store: keyhole.store.Store) -> list[Traced]:
     return [(one.example, one.circuit) for one in store if one.circuit is not None][:3]
 
 
@@ -78,7 +78,7 @@ def slowly(one: Circuit, other: Circuit, measure: str) -> float:
     return sum(min(a.get(k, 0), b.get(k, 0)) for k in keys) / sum(max(a.get(k, 0), b.get(k, 0)) for k in keys)
 
 
-def test_pairs_are_compared_as_a_slow_look_does(asked: list[Asked]) -> None:
+def test_pairs_are_compared_as_a_slow_look_does(asked: list[Traced]) -> None:
     pairs = [(asked[0], asked[1]), (asked[1], asked[2]), (asked[2], asked[2])]
     found = in_common(pairs)
     assert list(found) == ["heads", "edges", "channels", "influence"]
@@ -155,7 +155,7 @@ def test_tau_is_scaled() -> None:
 
 
 def test_a_store_is_traced_again_as_it_was(
-    store: keyhole.store.Store, organism: Model, tmp_path: Path, asked: list[Asked]
+    store: keyhole.store.Store, organism: Model, tmp_path: Path, asked: list[Traced]
 ) -> None:
     assert settings_of(store).through == Through() and settings_of(store).seeds is None
     settings = keyhole.store.Tracing(through="heads", metric=Probability(0.6), tau=0.3)
@@ -166,7 +166,7 @@ def test_a_store_is_traced_again_as_it_was(
     assert refused == {} and all(in_common(kept)[name] == (1.0,) * 3 for name in ("heads", "edges", "channels"))
 
 
-def test_what_cannot_be_compared_says_why(organism: Model, asked: list[Asked]) -> None:
+def test_what_cannot_be_compared_says_why(organism: Model, asked: list[Traced]) -> None:
     right, unknown = asked[0][0], replace(asked[1][0], text="Xylophones zoom")
     wrong = replace(right, answer=right.against[0], answers=right.against, against=(right.answer,))
     found = retrace(organism, [right, unknown, wrong], TraceSettings(through="heads"))
@@ -222,9 +222,9 @@ def test_a_study_of_a_store(store: keyhole.store.Store, organism: Model, tmp_pat
     ]
     done: list[tuple[int, int]] = []
     found = stability(store, organism, prompts=4, variations=changes, progress=lambda *told: done.append(told))
-    assert found["nothing"].told("channels") == (1, 1, 1) and done[-1] == (16, 16)
+    assert found["nothing"].spread("channels") == (1, 1, 1) and done[-1] == (16, 16)
     assert found.left_out == {"never": "it does not fit"}
-    assert 0.2 < found["double tau"].told("channels")[0] < 1 > found["another giver"].told("edges")[0]
+    assert 0.2 < found["double tau"].spread("channels")[0] < 1 > found["another giver"].spread("edges")[0]
     assert found["another prompt, unrelated"].floor and not found["double tau"].floor
     assert "never: left out, for it does not fit" in str(found)
     for name in ("a.json", "a.html", "a.png"):
@@ -236,8 +236,8 @@ def test_a_study_of_a_store(store: keyhole.store.Store, organism: Model, tmp_pat
 
 def test_intervals_stay_within_what_is_possible() -> None:
     row = Stays("x", False, {"heads": (1.0, 1.0, 0.1), "edges": (0.5,)}, {"why": 2})
-    assert row.told("heads")[1:] == (0.0, 1.0) and row.told("channels") is None and row.n == 3
-    assert np.isnan(row.told("edges")[1])
+    assert row.spread("heads")[1:] == (0.0, 1.0) and row.spread("channels") is None and row.n == 3
+    assert np.isnan(row.spread("edges")[1])
     told = Stability("m", "t", 3, False, (row,), {})
     assert "x: 2 not compared (why)" in told.summary and told.cells[1][0][3] == "0.50"
 

@@ -55,7 +55,8 @@ def test_outcomes_come_back_exactly(store: Store, outcomes: list[Outcome]) -> No
     assert again == outcomes and len(store) == len(outcomes) == store.manifest.n
     for old, new in zip(outcomes, again, strict=True):
         if old.circuit is not None and new.circuit is not None:
-            assert to_json(new.circuit) == to_json(old.circuit)  # numbers to the last digit, and every order
+            kept = replace(old.circuit, sizes=None, directions={})  # stores have neither
+            assert to_json(new.circuit) == to_json(kept)  # numbers to the last digit, and every order
             assert new.circuit.run is None and new.circuit.probe is None
     assert sum(one.circuit is not None for one in again) == 7
 
@@ -199,8 +200,8 @@ def test_outcomes_are_read_part_by_part(store: Store, monkeypatch: pytest.Monkey
         (lambda s: s.table("signals"), "no table 'signals'"),
         (lambda s: s.table("edges", columns=["wait"]), "edges has no column 'wait': it has prompt, edge"),
         (lambda s: s.table("edges", where={"labels.order": 1}), "edges has no column 'labels.order'"),
-        (lambda s: s.table("edges", where=pc.field("wait") > 1), "cannot be asked"),
-        (lambda s: s.table("edges", where={"weight": "heavy"}), "cannot be asked"),
+        (lambda s: s.table("edges", where=pc.field("wait") > 1), "cannot be filtered"),
+        (lambda s: s.table("edges", where={"weight": "heavy"}), "cannot be filtered"),
         (lambda s: list(s.circuits({"side": "dest"})), "prompts has no column 'side'"),
     ],
 )
@@ -235,7 +236,7 @@ def test_a_circuit_that_does_not_fit_is_refused(outcomes: list[Outcome]) -> None
         ({"token_ids": (2**31, *own.token_ids[1:])}, "column token_ids of circuits cannot hold"),
         ({"model": {**own.model, "fingerprint": "0"}}, "the circuit of prompt 1 is of another model"),
         ({"firings": tuple(own.firings) * 2}, "prompt 1 explains a node twice"),
-        ({"errors": {"scores": 0.0}}, "prompt 1 tells other errors"),
+        ({"errors": {"scores": 0.0}}, "prompt 1 has other errors"),
         ({"tokens": ("\ud800", *own.tokens[1:])}, "column tokens of circuits cannot hold"),
     ):
         with pytest.raises(KeyholeError, match=reason):

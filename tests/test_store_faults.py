@@ -177,7 +177,7 @@ def test_rows_that_fit_no_circuit_are_refused(store: Store, outcomes: list[Outco
     with store.writing():
         store.keep(forged)
     assert store.done() == {0, 1, 2, 3}
-    with pytest.raises(KeyholeError, match=r"prompt 4 cannot be read: it has 0 removals, where \d+ are told of"):
+    with pytest.raises(KeyholeError, match=r"prompt 4 cannot be read: it has 0 removals, where its row says \d+"):
         store.circuit(4)
 
 

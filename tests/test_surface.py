@@ -24,6 +24,11 @@ from keyhole.circuits import from_json
 from keyhole.circuits.text import node_label
 from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
+from keyhole.studies import families, sinks
+from keyhole.studies.curves.curves import curves
+from keyhole.studies.curves.splits import splits
+from keyhole.studies.directions.directions import shared
+from keyhole.studies.stability.stability import stability
 from keyhole.tracing import trace_svt
 from keyhole.web import notebook as browser
 
@@ -54,13 +59,8 @@ def _sorting(name: str) -> tuple[int, str]:
 
 
 LONG = {  # functions that have more parameters still
-    "keyhole.features.contrast": {"collect", "find_features", "pca_figure", "umap_figure"},
-    "keyhole.features.discovery": {"discover", "head_features", "survey"},
-    "keyhole.lab": {"change", "sparse_study"},
+    "keyhole.features.discovery": {"head_features"},
     "keyhole.naming": {"name"},
-    "keyhole.store": {"bulk", "estimate"},
-    "keyhole.studies": {"compare", "families", "sinks"},
-    "keyhole.tasks": {"boxes", "greater_than", "lists"},
 }
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name
 SURFACE: dict[str, list[str]] = json.loads((Path(__file__).parent / "goldens" / "surface.json").read_text())
@@ -234,6 +234,38 @@ def test_help_explains_every_parameter(function: Callable[..., object]) -> None:
         if parameter.kind is parameter.VAR_KEYWORD:  # settings given by name: a list
             (options,) = get_args(parameter.annotation)
             assert re.findall(r"^ +- `(\w+)`: \S+ \S+", written, re.MULTILINE) == list(options.__annotations__)
+
+
+STUDIES = [
+    *(getattr(package, name) for package in (families, sinks) for name in package.__all__ if name.islower()),
+    *(keyhole.compare, shared, stability, curves, splits),
+]
+
+
+@pytest.mark.parametrize("function", STUDIES, ids=lambda function: function.__qualname__)
+def test_help_of_studies_has_an_example(function: Callable[..., object]) -> None:
+    """Which runs: it is a doctest."""
+    test_help_explains_every_parameter(function)
+    assert "\n>>> " in (inspect.getdoc(function) or "")
+
+
+@pytest.mark.parametrize("package", ["features.contrast", "features.discovery", "features.sae", "lab", "qk"])
+def test_every_function_is_explained_by_its_help(package: str) -> None:
+    """Each parameter has a line, and there is an example that runs."""
+    module = importlib.import_module(f"keyhole.{package}")
+    everything = [
+        getattr(module, name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")
+    ]
+    functions = [public for public in everything if inspect.isfunction(public) and package in public.__module__]
+    assert len(functions) > 3
+    stars = {inspect.Parameter.VAR_KEYWORD: "**"}
+    for function in functions:
+        written = inspect.getdoc(function) or ""
+        arguments = written.partition("Args:\n")[2].partition("\n\n")[0]
+        explained = re.findall(r"^    ([*\w]+): \S+", arguments, re.MULTILINE)
+        parameters = inspect.signature(function).parameters.values()
+        assert explained == [stars.get(each.kind, "") + each.name for each in parameters], function
+        assert ">>> " in written, function
 
 
 def test_dir_shows_the_api_and_nothing_else() -> None:

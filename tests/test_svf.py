@@ -11,11 +11,10 @@ from torch import Tensor
 
 from keyhole import KeyholeError
 from keyhole.lab import svf_train as svf_train
-from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, generator, sample
-from keyhole.lab.svf_alignment import Alignment, align, alignment
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, generator, inputs, sample
+from keyhole.lab.svf_alignment import Alignment, align, alignment, sides
 from keyhole.lab.svf_train import train
 from keyhole.qk.channels import sparsity_each
-from keyhole_papers.svf import inputs, sides
 from keyhole_papers.svf import sparse as svf_sparse
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once

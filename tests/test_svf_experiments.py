@@ -14,8 +14,8 @@ from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
 from keyhole.lab import svf_train as svf_store
 from keyhole.lab import svf_train as svf_train
-from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
-from keyhole.lab.svf_alignment import alignment
+from keyhole.lab.svf import SVF, SVFSettings, SVFWeights, anisotropy, cosines, inputs, spread
+from keyhole.lab.svf_alignment import alignment, sides
 from keyhole.lab.svf_figures import matrices_figure, sweep_figure, terms_figure
 from keyhole.lab.svf_theorems import Check, Measure
 from keyhole.lab.svf_train import train
@@ -95,19 +95,19 @@ def test_the_paper_s_settings_are_swept_around(recipe: Recipe) -> None:
 def test_inputs_hold_the_pairs_asked_for() -> None:
     settings = SVFSettings.paper()
     for present in (0, 1, 2):
-        f = svf_toys.inputs(settings, present, 50, seed=3)
+        f = inputs(settings, present, 50, seed=3)
         meets = (f[:, -1, :4] > 0) & (f[:, 0, 4:8] > 0)
         assert (meets.sum(1) == present).all()
         assert (f[:, 1:-1, :8] == 0).all() and (f[:, :, 8:] > 0).any()
-    only = svf_toys.inputs(settings, 1, 50, seed=3, first=True)
+    only = inputs(settings, 1, 50, seed=3, first=True)
     assert (only[:, -1, 0] > 0).all() and (only[:, 0, 4] > 0).all()
 
 
 def test_terms_sum_to_relative_attention(folder: Path) -> None:
     job = quick(folder, "terms")
     model = svf_toys.alike(job, PRINTED)[0]
-    f = svf_toys.inputs(model.settings, 2, 20, seed=1)
-    a, b = svf_toys.sides(model, alignment(model), f)
+    f = inputs(model.settings, 2, 20, seed=1)
+    a, b = sides(model, alignment(model), f)
     logits = model.logits(f[:, -1], f)
     relative = logits[:, 0] - logits[:, 1:].mean(1)
     assert torch.allclose((a * b).sum(1), relative, atol=1e-9)
@@ -117,10 +117,10 @@ def test_terms_sum_to_relative_attention(folder: Path) -> None:
 def test_geometry_of_perfect_features() -> None:
     Q = torch.linalg.qr(torch.randn(10, 10, generator=torch.Generator().manual_seed(0))).Q
     W = torch.cat([Q, -Q], dim=1)
-    assert svf_geometry.spread(W) < 1e-5 and svf_geometry.anisotropy(W) < 1e-5
-    assert (svf_geometry.cosines(W).amin(1) < -0.999).all()
+    assert spread(W) < 1e-5 and anisotropy(W) < 1e-5
+    assert (cosines(W).amin(1) < -0.999).all()
     W[:, 3] *= 1e-3
-    assert svf_geometry.cosines(W)[3].isnan().all()
+    assert cosines(W)[3].isnan().all()
 
 
 def test_grades() -> None:

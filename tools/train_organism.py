@@ -8,7 +8,6 @@ The folder written is what ships as src/keyhole/models/organism, plus `snapshots
 import argparse
 import importlib
 import json
-import math
 import multiprocessing
 import sys
 import time
@@ -22,15 +21,18 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel
 
-# keyhole.tasks needs only the standard library, keyhole itself much more. A bare parent package lets the one
-# be imported without the other, so training runs on machines where Keyhole is not installed.
-_bare = types.ModuleType("keyhole")
-_bare.__path__ = [str(Path(__file__).resolve().parents[1] / "src" / "keyhole")]
-sys.modules.setdefault("keyhole", _bare)
+# keyhole.tasks needs only the standard library, keyhole.lab.stored torch, and Keyhole itself much more. Bare parent
+# packages let the ones be imported without the other, so training runs on machines where Keyhole is not installed.
+_SRC = Path(__file__).resolve().parents[1] / "src"
+for _name in ("keyhole", "keyhole.lab"):
+    _bare = types.ModuleType(_name)
+    _bare.__path__ = [str(_SRC.joinpath(*_name.split(".")))]
+    sys.modules.setdefault(_name, _bare)
 tasks = importlib.import_module("keyhole.tasks")
 PIECES = importlib.import_module("keyhole.tasks.example")
+training = importlib.import_module("keyhole.lab.stored")
 
-BOS_ID, PAD_ID = 0, 2
+BOS_ID, PAD_ID = training.BOS, training.PAD
 
 
 @dataclass(frozen=True)
@@ -116,20 +118,8 @@ def write_tokenizer(folder: Path) -> Tokenizer:
 def new_model(settings: Settings) -> GPT2LMHeadModel:
     """A GPT-2 without dropout, at its random start."""
     torch.manual_seed(settings.seed)
-    config = GPT2Config(
-        vocab_size=len(tasks.vocabulary()),
-        n_positions=settings.positions,
-        n_embd=settings.width,
-        n_layer=settings.layers,
-        n_head=settings.heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=BOS_ID,
-        eos_token_id=BOS_ID,  # a document ends where the next begins, as in GPT-2
-        pad_token_id=PAD_ID,
-    )
-    return GPT2LMHeadModel(config)
+    shape = training.gpt2_shape(settings, len(tasks.vocabulary()))
+    return GPT2LMHeadModel(GPT2Config(**shape, pad_token_id=PAD_ID))
 
 
 def write_model(model: GPT2LMHeadModel, folder: Path) -> None:
@@ -176,27 +166,6 @@ def check_packing(model: GPT2LMHeadModel, rows: torch.Tensor) -> float:
     return error
 
 
-def learning_rate(step: int, settings: Settings) -> float:
-    """Warm-up, a long hold (binding is found late and suddenly), then a cosine to a hundredth of the peak."""
-    if step < settings.warm_up:
-        return settings.peak_rate * (step + 1) / settings.warm_up
-    hold = settings.hold * settings.steps
-    done = max(0.0, step - hold) / (settings.steps - hold)
-    return settings.peak_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
-
-
-def optimizer_for(model: GPT2LMHeadModel, settings: Settings) -> torch.optim.Optimizer:
-    """AdamW that leaves biases and norms undecayed."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    fused = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(groups, lr=settings.peak_rate, betas=(0.9, 0.98), fused=fused)
-
-
 def batches(rows: torch.Tensor, settings: Settings):
     """Endless batches, every row once per epoch."""
     generator = torch.Generator().manual_seed(settings.seed)
@@ -210,7 +179,8 @@ def train(
     model: GPT2LMHeadModel, rows: torch.Tensor, settings: Settings, snapshots: int, folder: Path
 ) -> dict[str, object]:
     """The training loop; snapshots, with their accuracies, at log-spaced steps."""
-    optimizer, began, curve = optimizer_for(model, settings), time.monotonic(), []
+    optimizer = training.optimizer_of(model, settings, fused=rows.is_cuda)
+    began, curve = time.monotonic(), []
     stops = set(np.geomspace(100, settings.steps, snapshots + 1).round().astype(int).tolist()[:-1])
     stream = batches(rows, settings)
     for step in range(settings.steps):
@@ -218,7 +188,7 @@ def train(
             write_snapshot(model, folder / f"step-{step:05d}.safetensors")
             curve.append({"step": step, "held_out": evaluate(model, 400)})
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, settings)
+            group["lr"] = training.learning_rate(step, settings)
         batch = next(stream)
         with torch.autocast(rows.device.type, torch.bfloat16, enabled=rows.is_cuda):
             logits = packed_logits(model, batch)

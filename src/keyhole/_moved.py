@@ -28,6 +28,8 @@ MOVED: Mapping[str, str] = {
     "keyhole.faithful.splits": "keyhole.studies.curves.splits",
     "keyhole.family": "keyhole.studies.families",
     "keyhole.family.families": "keyhole.studies.families.families",
+    "keyhole.features.contrast.files": "keyhole.features.contrast.sites",
+    "keyhole.features.contrast.ranks": "keyhole.features.contrast.study_figures",
     "keyhole.lab.heads": "keyhole.lab",
     "keyhole.lab.heads.basis": "keyhole.lab.basis",
     "keyhole.lab.heads.sparse": "keyhole.lab.sparse",
@@ -85,6 +87,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }  # names that have left a package which still exists -> their module, with a colon and the new name if that changed
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Check": {"own": "plain_pass"},
+    "Curves": {"own": "own_circuits", "own_told": "own_text"},
+    "HeadUse": {"found": "verdict"},
     "Model": {
         "weights": "folded",
         "batches": "_batches",
@@ -95,6 +99,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "steady": "_steady",
     },
     "Run": {"attention": "pattern", "layer": "attention_run", "require_fresh": "_require_fresh", "stamp": "_stamp"},
+    "SinkSide": {"found": "verdict"},
+    "Stays": {"told": "spread"},
 }  # class -> old attribute -> new attribute; an underscore: internal from now on
 
 

@@ -86,6 +86,15 @@ def head_name(head: Head) -> str:
     return f"{head[0]}.{head[1]}"
 
 
+def first_few(texts: Sequence[str], most: int) -> str:
+    """Some texts of a list, and how many more there are.
+
+    >>> first_few(["1.0", "2.3", "4.4"], 2)
+    '1.0, 2.3 and 1 more'
+    """
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
 def head_named(text: str) -> Head | None:
     """The head that a text such as 9.6 names, or None.
 

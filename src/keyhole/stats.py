@@ -184,6 +184,16 @@ def at_least(some: int, of: int, chance: float) -> float:
     return min(1.0, sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(some, of + 1)))
 
 
+def p_of_draws(drawn: Iterable[float], value: float) -> float:
+    """The p-value of a number, if draws without an effect give so much or more; one in draws + 1 at least.
+
+    >>> p_of_draws([0.1, 0.3, 0.2], 0.3)
+    0.5
+    """
+    reached = [draw >= value for draw in drawn]
+    return (1 + sum(map(bool, reached))) / (1 + len(reached))
+
+
 def benjamini_hochberg(values: Sequence[float]) -> list[float]:
     """Corrected p-values, in the same order: those up to 5 % have a false discovery rate of 5 %.
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from keyhole_papers.experiment import Choices
     from keyhole_papers.results import Result
 
-_MERGE = (
-    "Folder of results measured elsewhere, which are taken over first, the later of two; repeatable. Default: none."
-)
+_MERGE = "Folder of results measured elsewhere; of two results the later is kept; repeatable. Default: none."
 _MARKDOWN = (
     "File to write a Markdown table to, with its results beside it as .json, joined with those there. Default: none."
 )

@@ -5,7 +5,7 @@ Results of different choices are kept apart. An item that does not heed a choice
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from keyhole.cli.options import Dtype
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import BLUE, INK, blank, heading, save, tidy
+from keyhole.figures.style import INK, panels, save
 from keyhole.naming.naming import Namers, require_namers
 from keyhole.progress import Progress, silent
 from keyhole.stats import Interval
@@ -170,18 +170,13 @@ def require_runnable(choices: Choices) -> None:
 Record = TypeVar("Record")
 
 
-def undrawn(record: object) -> Mapping[str, Figure]:
-    """No picture."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Experiment(Generic[Record]):
     """How a published item is measured; findings and pictures follow from the record alone."""
 
     measure: Callable[[Job], Record]  # all of the work; a frozen dataclass
     findings: Callable[[Record], Findings]
-    draw: Callable[[Record], Mapping[str, Figure]] = undrawn  # pictures by the names of their files
+    draw: Callable[[Record], Mapping[str, Figure]] | None = None  # pictures by the names of their files
     heeds: frozenset[Heeded] = frozenset()  # choices that change what is measured
 
     def __call__(self, job: Job) -> Result:
@@ -190,32 +185,21 @@ class Experiment(Generic[Record]):
 
     def result(self, record: Record, folder: Path) -> Result:
         """The findings of a record, with its pictures in a folder."""
-        findings, figures = self.findings(record), self.draw(record)
+        findings, figures = self.findings(record), self.draw(record) if self.draw else {}
         pictures = tuple(save(figure, folder / f"{name}.png").name for name, figure in figures.items())
         return Result("", findings.verdict, findings.measured, findings.numbers, pictures, findings.note)
 
 
-# Pictures of papers look alike: panels under a heading, bars and dots with whiskers, clouds.
-
-
-def panels(
-    names: Iterable[str], title: str, size: tuple[float, float], *, x: str = "", y: str = "", sharey: bool = True
-) -> tuple[Figure, list[Any]]:
-    """A figure with a panel for each name, side by side; the first names the vertical axis."""
-    named, figure = list(names), blank(*size)
-    heading(figure, title)
-    axes = list(figure.subplots(1, len(named), sharey=sharey, squeeze=False)[0])
-    for axis, name in zip(axes, named, strict=True):
-        tidy(axis, name, x=x, y=y if axis is axes[0] else "")
-    return figure, axes
+# Pictures of papers look alike: bars and dots with whiskers.
 
 
 def whiskers(axis: Any, means: Mapping[str, Interval], shades: Sequence[str], width: float) -> None:
-    """A bar for each mean, with its interval."""
+    """A bar for each mean, with its interval and its name."""
     for at, (mean, shade) in enumerate(zip(means.values(), shades, strict=True)):
         axis.bar([at], [mean.mean], color=shade, width=width)
         axis.plot([at, at], [mean.low, mean.high], color=INK, linewidth=1.2)
     axis.axhline(0, color=INK, linewidth=0.8)
+    axis.set_xticks(range(len(means)), list(means))
 
 
 def spreads(
@@ -231,8 +215,3 @@ def spreads(
     axis.set_yticks(range(len(rows)), list(rows))
     axis.set_ylim(len(rows) - 0.5, -0.5)
     return figure, axis
-
-
-def cloud(axis: Any, x: Sequence[float], y: Sequence[float]) -> None:
-    """A point for each observation."""
-    axis.scatter(x, y, s=14, color=BLUE, alpha=0.5, linewidths=0)

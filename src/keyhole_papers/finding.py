@@ -49,18 +49,12 @@ class Provenance:
     heads: str = ""  # how they were given their roles
 
     @property
-    def stood_in(self) -> str:
-        """Which model stood in for the published one?"""
-        if self.real:
-            return ""
-        whose = self.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
-        return f"{whose} stood in for {self.published}."
-
-    @property
     def text(self) -> str:
-        """All of it, as a note ends."""
+        """The prompts, the heads, and which model stood in for the published one, as a note ends."""
+        whose = self.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
         prompts = f"Prompts: {self.prompts}." if self.prompts else ""
-        return " ".join(part for part in (prompts, self.heads, self.stood_in) if part)
+        stood_in = "" if self.real else f"{whose} stood in for {self.published}."
+        return " ".join(part for part in (prompts, self.heads, stood_in) if part)
 
     def verdict(self, holds: Sequence[bool], *, first: bool = True) -> Verdict:
         """Half of the claims are a part; without `first`, which the others depend on, or without evidence, nothing.

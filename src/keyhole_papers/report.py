@@ -14,7 +14,7 @@ from typing import Literal
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, require_folder, write_at_once
-from keyhole_papers.catalogue import CATALOGUE, PAPERS, Paper, Published
+from keyhole_papers.catalogue import CATALOGUE, PAPERS, Paper
 from keyhole_papers.results import SAID, Label, Result, merged, options_of, read_results, write_results
 
 _MANY: dict[Label, str] = {
@@ -51,14 +51,11 @@ def counts(shown: Sequence[Item], kind: Kind = "items") -> dict[Label, int]:
     """How many items of a kind have each verdict? Those that occur at all, in their order."""
     counted = [first for first, *_ in shown if first.published.counts]
     occur = Counter(first.label for first in counted)
-    of_kind = Counter(first.label for first in counted if _is(kind, first.published))
+    if kind != "items":
+        needs = kind == "language"
+        counted = [first for first in counted if bool(first.published.needs) == needs and not first.published.schematic]
+    of_kind = Counter(first.label for first in counted)
     return {label: of_kind[label] for label in SAID if occur[label]}
-
-
-def _is(kind: Kind, item: Published) -> bool:
-    if kind == "toys":
-        return not item.needs and not item.schematic
-    return kind == "items" or bool(item.needs)
 
 
 def summary(shown: Sequence[Item]) -> str:
@@ -169,10 +166,10 @@ def write_table(results: Mapping[str, Result], markdown: Path) -> list[Path]:
 
 def _portable(result: Result) -> Result:
     """Without pictures, and with the name of a model file wherever it lies: as it reads on another machine."""
-    model = result.settings.get("model")
-    if model is None or not model.endswith(".gguf"):
-        return replace(result, figures=())
-    return replace(result, figures=(), settings={**result.settings, "model": Path(model).name})
+    settings = dict(result.settings)
+    if str(settings.get("model")).endswith(".gguf"):
+        settings["model"] = Path(settings["model"]).name
+    return replace(result, figures=(), settings=settings)
 
 
 def require_writable(folder: Path, markdown: Path | None = None) -> None:

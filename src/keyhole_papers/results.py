@@ -5,17 +5,17 @@ An item has one result per model and way of running it, and quick trials beside 
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from filelock import FileLock
 
 from keyhole.errors import KeyholeError
 from keyhole.files import finite, write_at_once
-from keyhole.strict import fits, frozen, is_whole, parse_json, quoted, read_text, require
+from keyhole.strict import is_whole, parse_json, quoted, read, read_text, require
 from keyhole_papers.catalogue import CATALOGUE, Published
 
 Verdict = Literal["reproduced", "partly", "not", "untold", "needs a model", "later"]  # untold: the run cannot decide
@@ -34,7 +34,6 @@ SAID: dict[Label, str] = {
     "failed": "failed",
     "schematic": "drawing",
 }
-STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
 _VERSION = 1
 _PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
 _SWITCHES = ("as_printed", "quick")
@@ -86,23 +85,19 @@ class Result:
     @property
     def remark(self) -> str:
         """What the label leaves open."""
-        return "; ".join(text for text in (self._open, self._uncounted) if text)
-
-    @property
-    def _open(self) -> str:
+        open, about = list[str](), self.published
         if self.label == "contrary":
-            needs = self.published.needs
-            return f"measured on another model, which does not show it; a verdict needs {needs}"
-        return "a trial of the machinery, no verdict" if self.label == "quick" else ""
+            open.append(f"measured on another model, which does not show it; a verdict needs {about.needs}")
+        elif self.label == "quick":
+            open.append("a trial of the machinery, no verdict")
+        if about.same_as:
+            open.append(f"that of {about.same_as}, not counted again")
+        elif about.beyond:
+            open.append("beyond the paper, not counted")
+        return "; ".join(open)
 
-    @property
-    def _uncounted(self) -> str:
-        if self.published.same_as:
-            return f"that of {self.published.same_as}, not counted again"
-        return "beyond the paper, not counted" if self.published.beyond else ""
 
-
-_FIELDS = {name: hint for name, hint in get_type_hints(Result).items() if name != "id"}  # of a record in the file
+_USUAL = asdict(Result("", "failed"))  # what a record in the file may leave out, apart from its state
 
 
 def key_of(id: str, settings: Mapping[str, Any]) -> str:
@@ -191,16 +186,11 @@ def take_results(source: Path, folder: Path) -> None:
         before = read_results(folder)
         results = merged(before, read_results(source))
         for result in results.values():
-            if before.get(result.key) != result:
-                _copy(result.figures, home, folder)
+            for figure in result.figures if before.get(result.key) != result else ():
+                if (home / figure).is_file():  # results may travel without their pictures
+                    (folder / figure).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(home / figure, folder / figure)
         write_results(results, folder)
-
-
-def _copy(figures: Sequence[str], source: Path, folder: Path) -> None:
-    for figure in figures:
-        if (source / figure).is_file():  # results may travel without their pictures
-            (folder / figure).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / figure, folder / figure)
 
 
 def as_stored(result: Result) -> Result:
@@ -230,12 +220,9 @@ def _record(result: Result) -> dict[str, Any]:
 
 def _result(key: str, record: Any) -> Result:
     """A result of the file, every field of its kind."""
-    require(isinstance(record, dict) and "state" in record, f"{key} has no state.")
-    values = {name: frozen(value) for name, value in record.items()}
-    for name, value in values.items():
-        require(name in _FIELDS, f"{key} has an unknown field {quoted(name)}.")
-        require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {quoted(value)}.")
-    result = Result(key.partition(" ")[0], **values)
+    fit = isinstance(record, dict) and "state" in record and "id" not in record
+    require(fit, f"{key} should have a state, and its id in its name alone.")
+    result = read(Result, {**_USUAL, **record, "id": key.partition(" ")[0]}, key)
     require(all(map(is_inside, result.figures)), f"figures of {key} must be paths inside the folder.")
     for name in _APART:
         value, kind = result.settings.get(name), bool if name in _SWITCHES else str

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
-from keyhole.circuits.columns import Columns, Edges, Firings, Mlps, Nodes
+from keyhole.circuits.columns import Columns, Directions, Edges, Firings, Mlps, Nodes
 from keyhole.circuits.graph import Edge as Edge
 from keyhole.circuits.graph import EdgeSide as EdgeSide
 from keyhole.circuits.graph import Node as Node
 from keyhole.circuits.graph import Origin
 from keyhole.circuits.graph import Traced as Traced
 from keyhole.circuits.graph import TracedMlp as TracedMlp
-from keyhole.circuits.records import Measured, Parameters, Signal
+from keyhole.circuits.records import Measured, Parameters, Signal, Sizes
 from keyhole.errors import KeyholeError
 from keyhole.settings.fields import chosen
 from keyhole.settings.measuring import StoryOptions, StorySettings
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from keyhole.progress import Progress
     from keyhole.web.notebook import Page, Widget
 
-SCHEMA = 3  # of circuits that were measured, or suffice; others are written as 1 (of heads) or 2 (through MLPs)
+SCHEMA = 4  # of circuits that know their model's sizes; those of older files and of stores are written as 1, 2 or 3
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ class Circuit:
     measured: Measured | None = None  # effects, shares and faithfulness, if they were asked for
     run: "Run | None" = field(default=None, repr=False, compare=False)  # that it was traced in; None: read from a file
     probe: "Tensor | None" = field(default=None, repr=False, compare=False)  # of seeds; files have none
+    # What older files and stores do not have, and no two circuits of one model and prompt differ in.
+    sizes: Sizes | None = field(default=None, compare=False)
+    directions: Directions = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kinds: dict[str, type[Columns[Any]]] = {"nodes": Nodes, "edges": Edges, "firings": Firings, "mlps": Mlps}

@@ -6,8 +6,9 @@ Columns are sequences of these objects: `circuit.edges[3].weight` is a number, `
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
@@ -22,6 +23,9 @@ Table = TypeVar("Table", bound="Columns[Any]")
 Indices = Int[np.ndarray, "row"]
 Numbers = Float[np.ndarray, "row"]
 Texts = Shaped[np.ndarray, "row"]
+# Along which direction each explained MLP's write is read, by its node: what all its readers together read, each by its
+# influence. With them, MLPs are verified without deriving anew, from the answer down, who reads what.
+Directions = Mapping[int, Float[np.ndarray, "d_model"]]
 BOTH: tuple[SideName, SideName] = ("dest", "src")
 SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")  # of an MLP
 NONE = -1  # the layer of the target, the head of all that is no head; None among numbers is NaN
@@ -71,15 +75,22 @@ class Columns(Sequence[Row]):
     @classmethod
     def of(cls: type[Table], rows: Iterable[Any]) -> Table:
         """Columns of these objects."""
-        records = [cls._cells(row) for row in rows]
-        return cls(**{one.name: _column(cls, one.name, [row[one.name] for row in records]) for one in fields(cls)})
+        return cls.of_cells(map(cls._cells, rows))
 
     @classmethod
-    def _cells(cls, row: Any) -> Mapping[str, Any]:
-        return {one.name: getattr(row, one.name) for one in fields(cls)}
+    def of_cells(cls: type[Table], rows: Iterable[Sequence[Any]]) -> Table:
+        """Columns of rows that are no objects yet: the cells of each, in the order of the columns."""
+        names = _names(cls)
+        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        return cls(*(_column(cls, name, cells) for name, cells in zip(names, columns, strict=True)))
+
+    @classmethod
+    def _cells(cls, row: Any) -> Sequence[Any]:
+        cells: Sequence[Any] = attrgetter(*_names(cls))(row)
+        return cells
 
     def _objects(self) -> Iterator[Row]:
-        return map(self.row, *(self.plain(one.name) for one in fields(self)))
+        return map(self.row, *(self.plain(column.name) for column in fields(self)))
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -101,7 +112,7 @@ class Columns(Sequence[Row]):
     def take(self: Table, rows: Sequence[int] | Indices) -> Table:
         """Some of them, in this order."""
         at = np.asarray(rows, dtype=np.int64)
-        return type(self)(**{one.name: getattr(self, one.name)[at] for one in fields(self)})
+        return type(self)(**{column.name: getattr(self, column.name)[at] for column in fields(self)})
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -123,7 +134,7 @@ class Columns(Sequence[Row]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, type(self)):
-            return all(_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+            return all(_equal(getattr(self, column.name), getattr(other, column.name)) for column in fields(self))
         return isinstance(other, Sequence) and self.rows == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -193,12 +204,12 @@ class Removals(Columns[Removal]):
     after: Numbers
 
     @classmethod
-    def _cells(cls, row: Removal) -> Mapping[str, Any]:
-        who = {name: getattr(row.writer, name) for name in ("kind", "layer", "head", "dest", "src")}
-        return who | {"channel": row.channel, "ig": row.ig, "after": row.after}
+    def _cells(cls, row: Removal) -> Sequence[Any]:
+        who = row.writer
+        return who.kind, who.layer, who.head, who.dest, who.src, row.channel, row.ig, row.after
 
     def _objects(self) -> Iterator[Removal]:
-        *who, channel, ig, after = (self.plain(one.name) for one in fields(self))
+        *who, channel, ig, after = (self.plain(column.name) for column in fields(self))
         return map(Removal, map(Writer, *who), channel, ig, after)
 
 
@@ -261,14 +272,19 @@ class Mlps(Columns[TracedMlp]):
     shares: Lists  # of the neurons
 
     @classmethod
-    def _cells(cls, row: TracedMlp) -> Mapping[str, Any]:
-        cells = {name: getattr(row, name) for name in ("node", *SHARES, "causes")}
-        return cells | {"neurons": [neuron for neuron, _ in row.neurons], "shares": [share for _, share in row.neurons]}
+    def _cells(cls, row: TracedMlp) -> Sequence[Any]:
+        shares = [getattr(row, name) for name in SHARES]
+        return row.node, *shares, row.causes, [neuron for neuron, _ in row.neurons], [share for _, share in row.neurons]
 
     def _objects(self) -> Iterator[TracedMlp]:
-        *columns, neurons, shares = (self.plain(one.name) for one in fields(self))
+        *columns, neurons, shares = (self.plain(column.name) for column in fields(self))
         wrote = [tuple(zip(*pair, strict=True)) for pair in zip(neurons, shares, strict=True)]
         return map(TracedMlp, *columns, wrote)
+
+
+@cache
+def _names(table: type[Columns[Any]]) -> tuple[str, ...]:
+    return tuple(column.name for column in fields(table))
 
 
 _LISTS = {"channels": np.int64, "causes": np.int64, "neurons": np.int64, "shares": np.float64}  # what they hold
@@ -279,9 +295,9 @@ def _column(table: type[Columns[Any]], name: str, values: Sequence[Any]) -> Any:
     place = f"column {name} of {table.__name__.lower()}"
     try:
         if name in _LISTS:
-            held = np.array(list(chain.from_iterable(values)), dtype=_LISTS[name])
-            return Lists(held, np.fromiter(map(len, values), np.int64, len(values)))
-        kind = next(_DTYPES[one.type] for one in fields(table) if one.name == name)
+            joined = np.array(list(chain.from_iterable(values)), dtype=_LISTS[name])
+            return Lists(joined, np.fromiter(map(len, values), np.int64, len(values)))
+        kind = next(_DTYPES[column.type] for column in fields(table) if column.name == name)
         nothing = np.nan if kind is np.float64 else NONE
         return np.array([nothing if value is None else value for value in values], dtype=kind)
     except OverflowError as error:

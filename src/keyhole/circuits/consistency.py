@@ -7,6 +7,7 @@ used with it. Checks are of whole columns: a store has millions of rows.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.columns import NONE, SHARES, Nodes, Removals
-from keyhole.circuits.records import Accpp, Kind, Parameters, Removal, Sufficient, Svt
+from keyhole.circuits.records import Accpp, Kind, Parameters, Removal, Sizes, Sufficient, Svt
 from keyhole.models.numbers import require_same_weights
 from keyhole.strict import is_index, printable, quoted, require
 
@@ -48,7 +49,9 @@ def require_consistent(circuit: Circuit) -> None:
     _require_firings(circuit)
     _require_mlps(circuit)
     _require_measured(circuit)
-    _require_sizes(circuit)
+    _require_numbers(circuit)
+    if circuit.sizes is not None:
+        _require_within(circuit, circuit.sizes)
     if circuit.influence:
         _require_conserved(circuit, target)
 
@@ -66,6 +69,10 @@ def require_model(circuit: Circuit, model: "Model") -> None:
 def require_fits(circuit: Circuit, run: "Run") -> None:
     """Refuse a circuit that names layers, heads, channels or tokens that its model does not have."""
     model, dims = run.model, run.model.dims
+    theirs = Sizes.of(model)
+    require(
+        circuit.sizes in (None, theirs), f"the circuit is of a model of {circuit.sizes}, and {model.name} has {theirs}."
+    )
     attends = frozenset(model.attention_layers)
     named = [node.writer for node in circuit.nodes if node.kind != "target"]
     for who in {*named, *(removal.writer for removal in circuit.firings.removals)}:
@@ -342,9 +349,9 @@ def _require_mlps(circuit: Circuit) -> None:
         exists & good[np.where(exists, mlps.node, 0)],
         lambda i: f"node {mlps.node[i]} is explained as an MLP, and is none, or nobody reads it.",
     )
-    for node, own in zip(mlps.node.tolist(), mlps.causes.tuples(), strict=True):
-        require(all((node, cause) in causes for cause in own), f"causes of the MLP of node {node} lack edges.")
-        require(len(set(own)) == len(own), f"the MLP of node {node} has a cause twice.")
+    for node, senders in zip(mlps.node.tolist(), mlps.causes.tuples(), strict=True):
+        require(all((node, cause) in causes for cause in senders), f"causes of the MLP of node {node} lack edges.")
+        require(len(set(senders)) == len(senders), f"the MLP of node {node} has a cause twice.")
     neurons = mlps.neurons.values
     require(bool(((neurons >= 0) & (neurons < _TOKEN_IDS)).all()), "an MLP has neurons that no model has.")
 
@@ -357,11 +364,33 @@ def _require_measured(circuit: Circuit) -> None:
         require(length in (0, size), f"it has {length} measured {name}, and {size} would fit.")
 
 
-def _require_sizes(circuit: Circuit) -> None:
+def _require_numbers(circuit: Circuit) -> None:
     for numbers in _numbers(circuit):
         require(bool((np.abs(numbers) <= _LARGEST).all()), f"it has a number beyond {_LARGEST:.0e}.")
     for channels in _channels(circuit):
         require(bool(((channels >= 0) & (channels < _SIZE)).all()), "it has a channel that no head has.")
+
+
+def _require_within(circuit: Circuit, sizes: Sizes) -> None:
+    """Refuse layers, heads, channels and tokens that a model of the file's own sizes does not have."""
+    limits = {"layers": _SIZE, "heads": _SIZE, "kv_heads": sizes.heads + 1, "d_head": _SIZE}
+    for name, limit in (limits | {"d_model": _TOKEN_IDS, "vocab": _TOKEN_IDS}).items():
+        size = getattr(sizes, name)
+        require(0 < size < limit, f"its model has {size} {name}, which no model has.")
+    for rows in (circuit.nodes, circuit.firings.removals):
+        inside = (rows.layer < sizes.layers) & (rows.head < sizes.heads)
+        _every(inside, partial(_beyond, rows, sizes))
+    most = max(int(channels.max(initial=-1)) for channels in _channels(circuit))
+    require(most < sizes.d_head, f"it names channel {most}, and heads of its model have {sizes.d_head}.")
+    chosen = circuit.parameters
+    token = max(*circuit.token_ids, *chosen.target_ids, *chosen.against_ids)
+    require(token < sizes.vocab, f"it names token {token}, and its model has {sizes}.")
+    layer = chosen.probe_layer or 0
+    require(layer <= sizes.layers, f"its probe is read by layer {layer}, and its model has {sizes}.")
+
+
+def _beyond(rows: Nodes | Removals, sizes: Sizes, i: int) -> str:
+    return f"it names {_who(rows[i])}, and its model has {sizes}."
 
 
 def _require_conserved(circuit: Circuit, target: int) -> None:

@@ -22,11 +22,10 @@ from xml.etree import ElementTree
 from keyhole.brief import Table, as_dataframe
 from keyhole.circuits.circuit import Circuit, EdgeSide, Node
 from keyhole.circuits.consistency import require_model
-from keyhole.circuits.records import Component
+from keyhole.circuits.records import Component, Sizes
 from keyhole.circuits.text import node_label, score_of, sufficing
 from keyhole.errors import KeyholeError
 from keyhole.files import xml_text
-from keyhole.models.facts import mlp_facts
 from keyhole.strict import is_index, is_number, is_whole, parse_json, quoted, read_text, require
 
 if TYPE_CHECKING:
@@ -64,14 +63,14 @@ class MibFile:
     name: str
     layers: int
     heads: int
-    d_model: int | None  # older files do not tell
+    d_model: int | None  # older files do not say
     parallel: bool  # does an MLP read what its layer's heads read?
     edges: Mapping[MibEdge, Scored]
 
     @property
     def kept(self) -> frozenset[MibEdge]:
         """The circuit itself, if there is one: files of scores alone have none."""
-        return frozenset(edge for edge, own in self.edges.items() if own.kept)
+        return frozenset(edge for edge, scored in self.edges.items() if scored.kept)
 
     @property
     def possible(self) -> int:
@@ -119,17 +118,16 @@ def mib_from(document: Any, name: str) -> MibFile:
     cfg = document["cfg"]
     for size in ("n_layers", "n_heads", *(["d_model"] if "d_model" in cfg else [])):
         require(is_whole(cfg.get(size)) and cfg[size] > 0, f"its cfg has no {size}.")
-    require(
-        cfg["n_layers"] * cfg["n_heads"] <= _MOST, f"its cfg tells of more than {_MOST:,} heads, which no model has."
-    )
+    require(cfg["n_layers"] * cfg["n_heads"] <= _MOST, f"its cfg has more than {_MOST:,} heads, which no model has.")
     parallel = cfg.get("parallel_attn_mlp", False)
     require(isinstance(parallel, bool), "its cfg says of parallel_attn_mlp neither true nor false.")
     for node in document["nodes"].values():
         require(not (isinstance(node, dict) and "neurons" in node), "it is a circuit of neurons, not of edges.")
-    found = MibFile(name, cfg["n_layers"], cfg["n_heads"], cfg.get("d_model"), parallel, {})
-    edges = {_edge(text, found): _scored(text, own) for text, own in document["edges"].items()}
-    require(any(own.score or own.kept for own in edges.values()), "no edge has a score, and none is in the graph.")
-    return MibFile(name, found.layers, found.heads, found.d_model, parallel, edges)
+    file = MibFile(name, cfg["n_layers"], cfg["n_heads"], cfg.get("d_model"), parallel, {})
+    edges = {_edge(text, file): _scored(text, scored) for text, scored in document["edges"].items()}
+    useful = any(scored.score or scored.kept for scored in edges.values())
+    require(useful, "no edge has a score, and none is in the graph.")
+    return MibFile(name, file.layers, file.heads, file.d_model, parallel, edges)
 
 
 def mib_node_name(kind: str, layer: int | None = None, head: int | None = None) -> str | None:
@@ -166,16 +164,16 @@ def _edge(text: str, file: MibFile) -> MibEdge:
     )
     early = _when(source, file, reads=False) < _when(target, file, reads=True)
     require(early and source.kind != "target", f"{quoted(text)}: what is written there is not read here.")
-    own: EdgeSide = "target" if target.kind == "target" else "mlp"
-    return MibEdge(source, target, _SIDES[parts["slot"]] if of_head else own)
+    whole: EdgeSide = "target" if target.kind == "target" else "mlp"
+    return MibEdge(source, target, _SIDES[parts["slot"]] if of_head else whole)
 
 
 def _place(text: str, file: MibFile) -> Component:
     if text in ("input", "logits"):
         return Component("embedding", 0, None) if text == "input" else Component("target", None, None)
     layer, head = (int(number) for number in [*re.findall(r"\d+", text), "0"][:2])
-    there = is_index(layer, file.layers) and is_index(head, file.heads)
-    require(there, f"it names {text}, and has {file.layers} layers of {file.heads} heads.")
+    exists = is_index(layer, file.layers) and is_index(head, file.heads)
+    require(exists, f"it names {text}, and has {file.layers} layers of {file.heads} heads.")
     return Component("head", layer, head) if text[0] == "a" else Component("mlp", layer, None)
 
 
@@ -188,9 +186,9 @@ def _when(place: Component, file: MibFile, *, reads: bool) -> float:
     return layer + late + (0.0 if reads else 0.25)
 
 
-def _scored(text: str, own: Any) -> Scored:
-    require(isinstance(own, dict), f"{quoted(text)} should have a score and in_graph.")
-    score, kept = own.get("score", 0.0), own.get("in_graph")
+def _scored(text: str, record: Any) -> Scored:
+    require(isinstance(record, dict), f"{quoted(text)} should have a score and in_graph.")
+    score, kept = record.get("score", 0.0), record.get("in_graph")
     require(is_number(score) and isinstance(kept, bool), f"{quoted(text)} should have a score and in_graph.")
     return Scored(float(score), kept)
 
@@ -246,8 +244,8 @@ def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
     for index, edge in sorted(enumerate(circuit.edges), key=lambda pair: -score_of(pair[1])):
         writer, caused = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
-        found = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
-        measured = dict(zip(_MEASURED, found, strict=True))
+        numbers = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
+        measured = dict(zip(_MEASURED, numbers, strict=True))
         ends = {"source": edge.sender, "target": edge.receiver}  # as files and tables call them
         values = {name: getattr(edge, name) for name in _VALUES}
         rows.append({**labels, **ends, **values, **measured, **{name: getattr(writer, name) for name in _IDENTITY}})
@@ -289,8 +287,8 @@ def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
 
     Those graphs know no tokens: edges of all tokens between two components are summed. Their scores are shares, which
     have a sign, where these were measured; else influence, where a circuit goes through MLPs. Biases and offsets have
-    no place there and are left out, and so are the signals attached to a circuit that suffices. The sizes of the model
-    have: a circuit that was read from a file needs the `model` that made it.
+    no place there and are left out, and so are the signals attached to a circuit that suffices. Such files have the
+    sizes of the model: a circuit of an older file or a store, which does not know them, needs the `model` that made it.
     """
     if any(node.kind == "mixer" for node in circuit.nodes):
         raise KeyholeError(
@@ -315,7 +313,7 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
 
     Edges that differ in the token that a head takes something from alone have one share, which is counted once.
     """
-    found: dict[str, dict[Hashable, float]] = {}
+    scores: dict[str, dict[Hashable, float]] = {}
     shares = circuit.measured.edge_shares if circuit.measured is not None else ()
     for index, edge in enumerate(circuit.edges[: sufficing(circuit)]):
         writer, reader = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
@@ -324,20 +322,19 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
             continue
         share = shares[index] if shares else None
         token = writer.dest if share is not None else index
-        found.setdefault(name, {})[token] = score_of(edge) if share is None else share
-    return found
+        scores.setdefault(name, {})[token] = score_of(edge) if share is None else share
+    return scores
 
 
 def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:
     """What EAP-IG makes all edges of a model from."""
     model = model if model is not None or circuit.run is None else circuit.run.model
-    if model is None:
-        raise KeyholeError(
-            "files for MIB tell the sizes of the model, which a circuit from a file does not know: give it."
-        )
-    require_model(circuit, model)
-    facts, dims = mlp_facts(model.hf.config), model.dims
-    if facts is None:
-        raise KeyholeError(f"it is not known of {model.name} what its MLPs read, which files for MIB tell.")
-    sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model}
-    return {**sizes, "parallel_attn_mlp": facts.parallel}
+    if model is not None:
+        require_model(circuit, model)
+    sizes = circuit.sizes if model is None else Sizes.of(model)
+    if sizes is None:
+        raise KeyholeError("files for MIB have the sizes of the model, which this circuit does not know: give it.")
+    if sizes.parallel is None:
+        raise KeyholeError(f"it is not known what MLPs of {circuit.model['name']} read, which files for MIB say.")
+    numbers = {"n_layers": sizes.layers, "n_heads": sizes.heads, "d_model": sizes.d_model}
+    return {**numbers, "parallel_attn_mlp": sizes.parallel}

@@ -1,5 +1,7 @@
 """How is a circuit stored? One JSON document, read back strictly: what is not validated is not accepted."""
 
+import base64
+import binascii
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -7,14 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+import numpy as np
+from jaxtyping import Float
+
 from keyhole.circuits.circuit import SCHEMA, Circuit
-from keyhole.circuits.columns import Edges, Firings, Mlps, Nodes
+from keyhole.circuits.columns import Directions, Edges, Firings, Mlps, Nodes
 from keyhole.circuits.consistency import require_consistent
 from keyhole.circuits.graph import Edge, EdgeSide, Node, Traced, TracedMlp
-from keyhole.circuits.records import Kind, Measured, NodeKind, Removal, Sufficient, Writer, parameters_from
+from keyhole.circuits.records import Kind, Measured, NodeKind, Removal, Sizes, Sufficient, Writer, parameters_from
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, require_file, write_at_once
-from keyhole.strict import Index, parse_json, quoted, read, read_text, require
+from keyhole.strict import Index, is_whole, parse_json, quoted, read, read_text, require
 
 if TYPE_CHECKING:
     from keyhole.faithfulness.routes import Story
@@ -81,6 +86,7 @@ class _Mlp(TypedDict):
     cancellation: float
     causes: tuple[Index, ...]
     neurons: tuple[tuple[Index, float], ...]
+    direction: NotRequired[str]  # float32, little-endian, as base64: a third of what decimal numbers take
 
 
 class About(TypedDict):
@@ -93,6 +99,7 @@ class About(TypedDict):
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
     measured: NotRequired[Measured]
+    sizes: NotRequired[Sizes]
 
 
 class _Document(About):
@@ -108,8 +115,8 @@ def save(
 ) -> None:
     """Write a circuit as .json, .neuronpedia.json, .graphml, .html, .mib or a picture (.png, .svg, .pdf), at once.
 
-    `names` of its edges are for the page, the picture and Neuronpedia's graph, a measured `story` is for the page: the
-    other files tell the circuit alone.
+    `names` of its edges are for the page, the picture and Neuronpedia's graph, a measured `story` is for the page. The
+    other files have the circuit alone.
     """
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
@@ -120,13 +127,12 @@ def save(
     if path.suffix.lower() in PICTURES:
         _draw(circuit, path, names)
         return
-    made: tuple[Callable[[Circuit], str], ...] = (
-        to_json,
-        to_graphml,
-        partial(to_html, names=names, story=story),
-        to_mib,
-    )
-    writers = dict(zip(DOCUMENTS, made, strict=True))
+    writers: dict[str, Callable[[Circuit], str]] = {
+        ".json": to_json,
+        ".graphml": to_graphml,
+        ".html": partial(to_html, names=names, story=story),
+        ".mib": to_mib,
+    }
     if path.name.lower().endswith(NEURONPEDIA):
         writers[".json"] = partial(to_neuronpedia, names=names)
     write_at_once(path, writers[path.suffix.lower()](circuit))
@@ -142,9 +148,8 @@ def _draw(circuit: Circuit, path: Path, names: Mapping[Edge, str] | None) -> Non
 def to_json(circuit: Circuit) -> str:
     """A circuit as a JSON document; `from_json` gives back an equal one."""
     through = bool(circuit.influence)
-    later = circuit.measured is not None or isinstance(circuit.parameters, Sufficient)
-    document = {
-        "schema": SCHEMA if later else 2 if through else 1,
+    document: dict[str, Any] = {
+        "schema": _schema(circuit),
         "model": dict(circuit.model),
         "versions": dict(circuit.versions),
         "parameters": circuit.parameters.record(),
@@ -156,15 +161,50 @@ def to_json(circuit: Circuit) -> str:
         "firings": [_traced_record(traced) for traced in circuit.firings],
     }
     if through:
-        document["mlps"] = [asdict(one) for one in circuit.mlps]
+        document["mlps"] = [asdict(mlp) for mlp in circuit.mlps]
+        for record in document["mlps"]:
+            if (direction := circuit.directions.get(record["node"])) is not None:
+                record["direction"] = _packed(direction)
     if circuit.measured is not None:
         document["measured"] = circuit.measured.record()
+    if circuit.sizes is not None:
+        document["sizes"] = asdict(circuit.sizes)
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def _schema(circuit: Circuit) -> int:
+    """The schema that has all of it: a circuit of an older file is written as it was read."""
+    if circuit.sizes is not None:
+        return SCHEMA
+    if circuit.measured is not None or isinstance(circuit.parameters, Sufficient):
+        return 3
+    return 2 if circuit.influence else 1
+
+
+def _packed(direction: Float[np.ndarray, "d_model"]) -> str:
+    return base64.b64encode(direction.astype("<f4").tobytes()).decode("ascii")
+
+
+def _unpacked(text: str, node: int, sizes: Sizes) -> Float[np.ndarray, "d_model"]:
+    """The direction of an MLP, which is refused unless it is one."""
+    try:
+        data = base64.b64decode(text.encode("ascii"), validate=True)
+    except (UnicodeEncodeError, binascii.Error) as error:
+        raise KeyholeError(f"the direction of node {node} is not base64: {error}.") from error
+    require(
+        len(data) == 4 * sizes.d_model,
+        f"the direction of node {node} has {len(data)} bytes, and {sizes.d_model} float32 numbers have "
+        f"{4 * sizes.d_model}.",
+    )
+    direction = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    require(bool(np.isfinite(direction).all()), f"the direction of node {node} has NaN or infinite numbers.")
+    require(bool(direction.any()), f"the direction of node {node} is zero.")
+    return direction
 
 
 def load_circuit(path: str | Path) -> Circuit:
     """Read a circuit file; anything damaged, foreign or of another schema is refused with the reason."""
-    _require_own(Path(path))
+    _require_lossless(Path(path))
     text = read_text(path)
     try:
         return from_json(text)
@@ -172,17 +212,17 @@ def load_circuit(path: str | Path) -> Circuit:
         raise KeyholeError(f"{path} is not a circuit that can be read: {error}") from error
 
 
-def _require_own(path: Path) -> None:
+def _require_lossless(path: Path) -> None:
     """Refuse a circuit's other files, which do not hold all of it."""
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
 
     ends = (NEURONPEDIA, *SUFFIXES[1:])
     end = next((end for end in ends if path.name.lower().endswith(end)), None)
     if end is not None and is_file(path):
-        own = f"{path.name[: -len(end)]}.json"
+        lossless = f"{path.name[: -len(end)]}.json"
         raise KeyholeError(
             f"{path} is a circuit to look at, or for other tools; circuits are read from their .json. Write that, "
-            f'too: `keyhole trace ... --out {own}`, circuit.save("{own}").'
+            f'too: `keyhole trace ... --out {lossless}`, circuit.save("{lossless}").'
         )
 
 
@@ -195,16 +235,15 @@ def from_document(document: Any) -> Circuit:
     """A circuit from its document, as JSON or a store has it; everything in it is checked."""
     require(isinstance(document, dict), "it is not a JSON object.")
     schema = document.get("schema")
-    require(schema in (1, 2, SCHEMA), f"its schema is {quoted(schema)}, and this version reads 1, 2 and {SCHEMA}.")
+    known = schema in range(1, SCHEMA + 1) and is_whole(schema)
+    require(known, f"its schema is {quoted(schema)}, and this version reads 1 to {SCHEMA}.")
     parts = read(_Document, document)
     through = "mlps" in parts
+    older = schema > 2 or (through == (schema == 2) and "measured" not in parts)
+    require(older and ("sizes" in parts) == (schema == SCHEMA), f"its keys are not of schema {schema}.")
+    accounted = {"influence"} if through else set()
     require(
-        schema == SCHEMA or (through == (schema == 2) and "measured" not in parts),
-        f"its keys are not of schema {schema}.",
-    )
-    own = {"influence"} if through else set()
-    require(
-        all(record.keys() & {"influence"} == own for record in (*parts["nodes"], *parts["edges"]))
+        all(record.keys() & {"influence"} == accounted for record in (*parts["nodes"], *parts["edges"]))
         and all(("leaf" in record) == through for record in parts["nodes"]),
         "nodes and edges have influence exactly where a circuit goes through MLPs.",
     )
@@ -219,8 +258,26 @@ def from_document(document: Any) -> Circuit:
         firings=Firings.of(_firing(record, nodes) for record in parts["firings"]),
         influence=tuple(record["influence"] for record in parts["nodes"] if "influence" in record),
         leaves=tuple(record["leaf"] for record in parts["nodes"] if "leaf" in record),
-        mlps=Mlps.of(TracedMlp(**record) for record in parts.get("mlps", ())),
+        mlps=Mlps.of(_mlp(record) for record in parts.get("mlps", ())),
+        directions=_directions(parts),
     )
+
+
+def _mlp(record: _Mlp) -> TracedMlp:
+    columns: dict[str, Any] = {name: value for name, value in record.items() if name != "direction"}
+    return TracedMlp(**columns)
+
+
+def _directions(parts: _Document) -> Directions:
+    """Of all MLPs that are explained, or of none: parts that are shown have none."""
+    mlps, sizes = parts.get("mlps", ()), parts.get("sizes")
+    packed = {record["node"]: record["direction"] for record in mlps if "direction" in record}
+    if not packed:
+        return {}
+    require(len(packed) == len(mlps), "some of its MLPs have a direction, and others have none.")
+    require(sizes is not None, f"it has directions, which files have from schema {SCHEMA} on.")
+    assert sizes is not None
+    return {node: _unpacked(text, node, sizes) for node, text in packed.items()}
 
 
 def assembled(about: About, **graph: Any) -> Circuit:
@@ -234,6 +291,7 @@ def assembled(about: About, **graph: Any) -> Circuit:
         token_ids=about["token_ids"],
         tokens=about["tokens"],
         measured=about.get("measured"),
+        sizes=about.get("sizes"),
         **graph,
     )
     require_consistent(circuit)
@@ -273,7 +331,7 @@ def _edge(record: _Edge) -> Edge:
 def _firing(record: _Firing, nodes: Nodes) -> Traced:
     require(record["node"] < len(nodes), f"a firing is of node {record['node']}, which does not exist.")
     node = nodes[record["node"]]
-    sides = (tuple(_removal(one, getattr(node, side)) for one in record[side]) for side in ("dest", "src"))
+    sides = (tuple(_removal(gone, getattr(node, side)) for gone in record[side]) for side in ("dest", "src"))
     return Traced(record["node"], record["tau"], record["visible"], *sides)
 
 

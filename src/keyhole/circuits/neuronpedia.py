@@ -63,8 +63,8 @@ def to_neuronpedia(
     }
     cumulative = _cumulative(circuit)
     if cumulative:
-        shown = [one for one, share in zip(cumulative, circuit.influence, strict=True) if share >= SHOWN]
-        metadata["node_threshold"] = max((one for one in shown if one is not None), default=1.0)
+        shown = [total for total, share in zip(cumulative, circuit.influence, strict=True) if share >= SHOWN]
+        metadata["node_threshold"] = max((total for total in shown if total is not None), default=1.0)
     nodes = [_node(circuit, i, ids, cumulative, names or {}) for i in range(len(ids))]
     pinned = [_node_id(circuit, node) for node in strongest(circuit, PINNED).nodes]
     query = {"pinnedIds": pinned, "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
@@ -136,13 +136,13 @@ def _cumulative(circuit: Circuit) -> list[float | None]:
 
     The answer has none: it is what is influenced, and always shown.
     """
-    found: list[float | None] = [None] * len(circuit.influence)
-    nodes = [i for i in range(len(found)) if circuit.nodes[i].kind != "target"]
+    cumulative: list[float | None] = [None] * len(circuit.influence)
+    nodes = [i for i in range(len(cumulative)) if circuit.nodes[i].kind != "target"]
     total, so_far = sum(circuit.influence[i] for i in nodes) or 1.0, 0.0
     for i in sorted(nodes, key=lambda i: -circuit.influence[i]):
         so_far += circuit.influence[i]
-        found[i] = min(so_far / total, 1.0)  # a last digit above it would hide a node for ever
-    return found
+        cumulative[i] = min(so_far / total, 1.0)  # a last digit above it would hide a node for ever
+    return cumulative
 
 
 def _layer(circuit: Circuit, node: Node) -> str:
@@ -181,11 +181,11 @@ def _node_id(circuit: Circuit, node: Node) -> str:
 
 def _label(circuit: Circuit, i: int, names: Mapping[Edge, str]) -> str:
     """What a node is; of answers in the form that viewers read the token and its probability from."""
-    node, told = circuit.nodes[i], circuit.parameters
+    node, parameters = circuit.nodes[i], circuit.parameters
     if node.kind == "target":
-        likely = f"{sum(told.target_probability):.3f}" if told.target_probability else "?"
-        answer = _quoted(told.target_text) or "a direction"
-        other = f' against "{_quoted(told.against_text)}"' if told.against_text else ""
+        likely = f"{sum(parameters.target_probability):.3f}" if parameters.target_probability else "?"
+        answer = _quoted(parameters.target_text) or "a direction"
+        other = f' against "{_quoted(parameters.against_text)}"' if parameters.against_text else ""
         return _plain(f'Output "{answer}"{other} (p={likely})')
     named = [f"{edge.side}: {names[edge]}" for edge in circuit.edges_into(i) if edge in names]
     effect = None if circuit.measured is None else circuit.measured.of_node(i)[0]
@@ -272,8 +272,8 @@ def _listed(path: Path) -> list[dict[str, object]]:
     if not path.exists():
         return []
     try:
-        found = parse_json(read_text(path))
-        graphs = found.get("graphs") if isinstance(found, dict) else None
+        document = parse_json(read_text(path))
+        graphs = document.get("graphs") if isinstance(document, dict) else None
         require(isinstance(graphs, list) and all(isinstance(graph, dict) for graph in graphs), "it has no graphs.")
     except KeyholeError as error:
         raise KeyholeError(f"{path} is no list of circuit-tracer's graphs ({error}): choose another folder.") from error

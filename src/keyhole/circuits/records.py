@@ -10,10 +10,11 @@ from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from keyhole.brief import head_name
-from keyhole.strict import quoted, read, require
+from keyhole.strict import Index, quoted, read, require
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Node
+    from keyhole.models.model import Model
     from keyhole.qk.omega import Basis
 
 Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset", "value_offset"]
@@ -109,6 +110,31 @@ class Removal:
     after: float  # the attention weight once this and all before it are gone
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How large is the model that a circuit is of?"""
+
+    layers: Index
+    heads: Index  # of each layer
+    kv_heads: Index
+    d_head: Index
+    d_model: Index
+    vocab: Index
+    parallel: bool | None  # do MLPs read what their layer's heads read? None: it is not known what they read
+
+    @classmethod
+    def of(cls, model: "Model") -> "Sizes":
+        """Those of a model."""
+        from keyhole.models.facts import mlp_facts  # torch, which records do without
+
+        facts, dims = mlp_facts(model.hf.config), model.dims
+        numbers = (dims.layers, dims.heads, dims.kv_heads, dims.d_head, dims.d_model, dims.vocab)
+        return cls(*numbers, None if facts is None else facts.parallel)
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers of {self.heads} heads, {self.d_model} dimensions and {self.vocab} tokens"
+
+
 # What did tracing choose? A frozen record per method, kept with the circuit and read back strictly.
 
 Place = tuple[int, int, int, int]  # layer, head, dest, src
@@ -116,7 +142,7 @@ Place = tuple[int, int, int, int]  # layer, head, dest, src
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What every method is told, and how likely the model finds the answer. Old files do not know the latter."""
+    """What every method takes, and how likely the model finds the answer. Old files do not know the latter."""
 
     method: ClassVar[str]
     basis: Literal["linear", "homogeneous"]
@@ -192,7 +218,8 @@ def parameters_from(record: Mapping[str, Any]) -> Parameters:
     chosen = dict(record)
     method = chosen.pop("method", None)
     require(method in list(METHODS), f"its method is {quoted(method)}, and this version knows {', '.join(METHODS)}.")
-    usual = {one.name: one.default for one in fields(METHODS[method]) if one.default is not MISSING}
+    # What files leave out is as it was when they were written, whatever the defaults of settings are by now.
+    usual = {field.name: field.default for field in fields(METHODS[method]) if field.default is not MISSING}
     return read(METHODS[method], usual | chosen, "parameters")
 
 
@@ -282,8 +309,8 @@ class Measured:
         yield from (self.everything, self.nothing, self.completeness or 0.0)
         for values in (self.words, self.nodes, self.edges, self.node_shares, self.edge_shares):
             yield from (value for value in values if value is not None)
-        if (found := self.faithfulness) is not None:
-            yield from (found.kept, found.cut, found.rank, *found.rest, *found.random, *found.others)
+        if (result := self.faithfulness) is not None:
+            yield from (result.kept, result.cut, result.rank, *result.rest, *result.random, *result.others)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

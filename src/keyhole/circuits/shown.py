@@ -15,7 +15,7 @@ SHOWN = 0.02  # of the answer
 
 
 def shown(circuit: Circuit, eps: float = SHOWN) -> Circuit:
-    """Nodes with at least `eps` of the answer, and edges between them with a quarter of it; all, if none is told."""
+    """Nodes with at least `eps` of the answer, and edges between them with a quarter of it; without influence, all."""
     if not circuit.influence:
         return circuit
     kept = {i for i, share in enumerate(circuit.influence) if share >= eps}
@@ -79,5 +79,6 @@ def _part(circuit: Circuit, nodes: Collection[int], edges: Bool[np.ndarray, "edg
         edges=replace(circuit.edges.take(joined), sender=ends[0][joined], receiver=ends[1][joined]),
         firings=replace(firings, node=index[firings.node]),
         mlps=Mlps.of(mlps),
+        directions={},
         measured=None if circuit.measured is None else circuit.measured.part(kept, joined.tolist()),
     )

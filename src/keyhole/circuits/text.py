@@ -36,13 +36,13 @@ def words_label(texts: Sequence[str], most: int = 3) -> str:
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
 
 
-def count(n: int, what: str) -> str:
+def count(n: int, noun: str) -> str:
     """So many of them.
 
     >>> count(1, "firing"), count(3, "firing")
     ('1 firing', '3 firings')
     """
-    return f"{n} {what}{'s' * (n != 1)}"
+    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def channels_label(channels: Sequence[int], most: int = 6) -> str:
@@ -68,7 +68,7 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Map
     ]
     root = kinds.index("target")
     lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")
-    _Tree(circuit, width, names or {}, lines, seen={root}).branch(root, depth)
+    _Tree(circuit, width, names or {}, lines, shown={root}).branch(root, depth)
     if circuit.influence:
         lines.append(f"where influence ends: {ends_label(circuit)}")
     errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
@@ -95,10 +95,10 @@ def weight_label(circuit: Circuit) -> str:
 
 def question_label(circuit: Circuit) -> str:
     """What was traced: words, firings that a trace began with, or a direction: 'Mary'; 3.1 (14:to <- 11:gave)."""
-    told = circuit.parameters
-    if told.target_text:
-        return words_label(told.target_text)
-    starts = [node_label(Writer("head", *place), circuit.tokens) for place in getattr(told, "start", None) or ()]
+    parameters = circuit.parameters
+    if parameters.target_text:
+        return words_label(parameters.target_text)
+    starts = [node_label(Writer("head", *place), circuit.tokens) for place in getattr(parameters, "start", None) or ()]
     if len(starts) > 1:
         return f"{starts[0]} and {len(starts) - 1} more"
     return starts[0] if starts else "this direction"
@@ -133,10 +133,10 @@ def _ended(kind: str, leaf: str) -> str:
 def _headless(circuit: Circuit) -> str:
     """That there is no head, and which seeds find some; more seeds of the same kind often find none either."""
     note = "note: no attention head is in this circuit: what is written at the last token itself carries the answer."
-    told = circuit.parameters
-    if told.seeds not in ("prob", "linear") or told.against_ids:
+    parameters = circuit.parameters
+    if parameters.seeds not in ("prob", "linear") or parameters.against_ids:
         return note
-    linear = ' or read the answer by its logit (--metric linear, metric="linear")' if told.seeds == "prob" else ""
+    linear = ' or read the answer by its logit (--metric linear, metric="linear")' if parameters.seeds == "prob" else ""
     return f"{note}\n      To see heads, name the other answer (--against, against=){linear}."
 
 
@@ -145,14 +145,14 @@ def answer_label(circuit: Circuit) -> str:
 
     Files written before circuits kept probabilities have none to tell.
     """
-    told = circuit.parameters
-    if told.seeds == "probe":
-        return f": a direction that layer {told.probe_layer} reads"
-    answer = _likely(told.target_text, told.target_probability, "probability ")
+    parameters = circuit.parameters
+    if parameters.seeds == "probe":
+        return f": a direction that layer {parameters.probe_layer} reads"
+    answer = _likely(parameters.target_text, parameters.target_probability, "probability ")
     if not answer:
-        return f": begun with {question_label(circuit)}" if told.seeds == "given" else ""
-    mean = told.seeds == "linear" and not told.against_ids
-    other = "the mean of all tokens" if mean else _likely(told.against_text, told.against_probability)
+        return f": begun with {question_label(circuit)}" if parameters.seeds == "given" else ""
+    mean = parameters.seeds == "linear" and not parameters.against_ids
+    other = "the mean of all tokens" if mean else _likely(parameters.against_text, parameters.against_probability)
     return f": {answer} against {other}" if other else f": {answer}"
 
 
@@ -171,7 +171,7 @@ class _Tree:
     width: int
     names: Mapping[Edge, str]
     lines: list[str]
-    seen: set[int]
+    shown: set[int]
 
     def branch(self, node: int, depth: int, indent: str = "") -> None:
         """Everything that causes a node, so deep: what suffices first, then why a head looks there."""
@@ -197,11 +197,11 @@ class _Tree:
         """An edge, and what causes its writer."""
         source = self.circuit.edges[i].sender
         further = len(self.circuit.edges_into(source))
-        again = source in self.seen and bool(further)
+        again = source in self.shown and bool(further)
         self.lines.append(f"{indent}{'└─' if last else '├─'} {self.label(i, again=again)}")
         deeper = indent + ("   " if last else "│  ")
         if not again and depth > 1:
-            self.seen.add(source)
+            self.shown.add(source)
             self.branch(source, depth - 1, deeper)
         elif not again and further:
             self.lines.append(f"{deeper}└─ ... {count(further, 'signal')}")
@@ -251,10 +251,10 @@ def faithfulness_label(circuit: Circuit) -> str:
     measured = circuit.measured
     if measured is None:
         return ""
-    found = "not measured" if measured.faithfulness is None else str(measured.faithfulness)
+    result = "not measured" if measured.faithfulness is None else str(measured.faithfulness)
     return (
         f"faithfulness (baseline: {measured.baseline}, where the {measured.metric} is {measured.nothing:+.2f} instead "
-        f"of {measured.everything:+.2f}): {found}" + (f"; note: {measured.note}" if measured.note else "")
+        f"of {measured.everything:+.2f}): {result}" + (f"; note: {measured.note}" if measured.note else "")
     )
 
 

@@ -1,6 +1,6 @@
 """Which commands are there, and how is one run?
 
-The command that tells which words a model knows.
+The command that shows which words a model knows.
 """
 
 import os
@@ -73,12 +73,12 @@ def words(
             rows = [(kind, " ".join(known)) for kind, known in kinds.items()]
             show.table(("kind", "words"), rows, otherwise=80)
         return
-    found = tokens_like(loaded, pattern)
+    tokens = tokens_like(loaded, pattern)
     if json:
-        show.as_json({"model": loaded.name, "tokens": [asdict(token) for token in found]})
+        show.as_json({"model": loaded.name, "tokens": [asdict(token) for token in tokens]})
         return
-    show.table((">id", "token"), [(str(token.id), repr(token.text)) for token in found[:top]])
-    show.plain(f"{min(top, len(found))} of {len(found)} tokens shown")
+    show.table((">id", "token"), [(str(token.id), repr(token.text)) for token in tokens[:top]])
+    show.plain(f"{min(top, len(tokens))} of {len(tokens)} tokens shown")
 
 
 # The commands of `keyhole`, in sections; those of other packages too.
@@ -111,12 +111,12 @@ for plugin in entry_points(group="keyhole.commands"):  # of other packages: keyh
 app.add_typer(lab, name="lab", rich_help_panel=LABORATORY)
 
 
-def _versions(asked: bool) -> bool:
-    if asked:
+def _versions(wanted: bool) -> bool:
+    if wanted:
         versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
         print(", ".join([f"keyhole {__version__}", *versions]))
         raise typer.Exit
-    return asked
+    return wanted
 
 
 @app.callback()

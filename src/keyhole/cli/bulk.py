@@ -90,7 +90,7 @@ def bulk(
 ) -> None:
     """Trace many prompts, and keep their circuits in a store that any table tool reads.
 
-    What it will take is told before it starts. The same command goes on after any stop, with any engine; a store of
+    What it will take is shown before it starts. The same command goes on after any stop, with any engine; a store of
     another model or other settings is refused. Prompts that cannot be traced are kept with the reason. Tokens of a
     --start may be roles of the task: 9.6:END:IO.
 
@@ -111,7 +111,7 @@ def bulk(
 
     by, tracing = _engine(engine, workers, address), with_svt(tracing, svt)
     loaded = source.load()
-    asked: dict[str, Any] = {
+    given: dict[str, Any] = {
         "n": n,
         "seed": seed,
         "choices": read_choices(choices),
@@ -121,18 +121,18 @@ def bulk(
     }
     if estimate:
         with show.progress_bar("Timing a few prompts") as progress:
-            expected = estimate_all(what, loaded, **asked, progress=progress)
-        _tell_estimate(expected, json=json)
+            expected = estimate_all(what, loaded, **given, progress=progress)
+        _show_estimate(expected, json=json)
         return
     assert out is not None
     began = time.monotonic()
     try:
         with show.paced_bar("Tracing") as progress:
-            store = trace_all(what, loaded, out=out, progress=progress, **asked)
+            store = trace_all(what, loaded, out=out, progress=progress, **given)
     except KeyboardInterrupt:
         _LOG.info(f"stopped. What was finished is in {out}: the same command goes on from there.")
         raise
-    _tell(store, time.monotonic() - began, json=json)
+    _show(store, time.monotonic() - began, json=json)
 
 
 def _engine(name: EngineName, workers: int | None, address: str | None) -> Engine:
@@ -145,15 +145,15 @@ def _engine(name: EngineName, workers: int | None, address: str | None) -> Engin
     return Local(workers or 1)
 
 
-def _tell_estimate(expected: Estimate, *, json: bool) -> None:
+def _show_estimate(expected: Estimate, *, json: bool) -> None:
     if json:
-        told = {"seconds": expected.seconds, "memory": expected.memory.at(expected.batch), "disk": expected.disk}
-        show.as_json({**asdict(expected), **told})
+        needs = {"seconds": expected.seconds, "memory": expected.memory.at(expected.batch), "disk": expected.disk}
+        show.as_json({**asdict(expected), **needs})
     else:
         show.plain(str(expected))
 
 
-def _tell(store: Store, seconds: float, *, json: bool) -> None:
+def _show(store: Store, seconds: float, *, json: bool) -> None:
     """What became of the prompts; of failed ones, the first as an example."""
     rows = store.table("prompts", columns=["prompt", "status", "correct", "error"]).to_pylist()
     counts, right = store.counts(), sum(row["correct"] is True for row in rows)

@@ -83,7 +83,7 @@ def explain(
     """Which signals cause one attention weight? Or: which writers made an MLP write towards an answer?
 
     Of a head, finds the fewest (writer, channel) pairs, on the dest side and on the src side, whose removal takes the
-    weight below tau, and tells what each is worth: in the order of removal, and alone. Of an MLP (--mlp, --for), splits
+    weight below tau, and shows what each is worth: in the order of removal, and alone. Of an MLP (--mlp, --for), splits
     what it writes along the answer's logit over the writers of its input, exactly.
 
     Examples:
@@ -273,12 +273,12 @@ def trace(
         circuit = measure(circuit, measuring, baseline)
     prompt_text.doubt(circuit)
     named = None if known is None else names_of_edges.edges(circuit, known, all_names)
-    told = prompt_text.story(circuit, baseline, json=json, names=named, long=long) if story else None
-    if told is None:
+    paths = prompt_text.story(circuit, baseline, json=json, names=named, long=long) if story else None
+    if paths is None:
         prompt_text.circuit(circuit, json=json, depth=depth, names=named)
     if not json:
         prompt_text.likeliest(run, circuit.parameters.end)
-    write_each(out or [], lambda path: save(circuit, path, names=named, story=told), json=json)
+    write_each(out or [], lambda path: save(circuit, path, names=named, story=paths), json=json)
 
 
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:

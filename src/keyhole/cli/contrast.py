@@ -126,8 +126,8 @@ def contrast(
     """Which query-key feature tells these keys from those, in which heads, and does attention follow it?
 
     A sample is a query, keys that have the feature, and keys that have it not. `boxes` asks how a thing's box is found:
-    by its place in the order told, by the thing itself, or (reflexive) by the box's own letter. `lists` asks for the
-    items of a category. A file has a sample a line:
+    by its place in the prompt, by the thing itself, or (reflexive) by the box's own letter. `lists` asks for the items
+    of a category. A file has a sample a line:
     {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]};
     one half of its samples makes the feature, the other tests it.
 
@@ -190,22 +190,24 @@ def contrast(
     write_features(loaded, result, features, quiet=json)
 
 
-def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
+def _check_requests(
+    source: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool
+) -> list[int]:
     """Refuse at once what would fail after minutes of work; the numbers of boxes to sweep over."""
     if umap and (out is None or importlib.util.find_spec("umap") is None):
         raise KeyholeError("--umap needs --out and umap-learn: pip install 'keyhole[cluster]'.")
-    if test_file is not None and what in ("boxes", "lists"):
-        raise KeyholeError(f"--test-file is for a file of samples: {what} makes its own tests.")
-    counts = _counts(what, sweep)
+    if test_file is not None and source in ("boxes", "lists"):
+        raise KeyholeError(f"--test-file is for a file of samples: {source} makes its own tests.")
+    counts = _counts(source, sweep)
     if out is not None:
         require_folder(out)
     return counts
 
 
-def _counts(what: str, sweep: str | None) -> list[int]:
+def _counts(source: str, sweep: str | None) -> list[int]:
     if sweep is None:
         return []
-    if what != "boxes":
+    if source != "boxes":
         raise KeyholeError("--sweep is for boxes: lists and files have no number of entities to vary.")
     try:
         counts = sorted({int(part) for part in sweep.replace(",", " ").split()})
@@ -217,7 +219,7 @@ def _counts(what: str, sweep: str | None) -> list[int]:
 
 
 def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.features.contrast.files import read_contrast
+    from keyhole.features.contrast.sites import read_contrast
 
     if not is_file(path):
         raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")

@@ -1,7 +1,4 @@
-"""Commands that compare methods by faithfulness, and ask how much of a circuit stays.
-
-The command that keeps the best edges and cuts the rest: which method's edges carry the answer?
-"""
+"""Commands that compare methods by the faithfulness of their best edges, and measure how much of a circuit stays."""
 
 from __future__ import annotations
 
@@ -13,20 +10,18 @@ import typer
 from keyhole import show
 from keyhole.cli.bulk import (
     OutOption,
-    SeedOption,
     StoreArgument,
     StoreModel,
     answer,
     require_places,
 )
 from keyhole.cli.from_record import from_records
-from keyhole.cli.options import (
-    JsonOption,
-)
+from keyhole.cli.options import JsonOption
 from keyhole.errors import KeyholeError
 from keyhole.files import writable_folder
 from keyhole.progress import duration
 from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.settings import StabilitySettings
 
 _LONG = 20.0  # seconds: shorter work is not announced
 
@@ -107,27 +102,22 @@ def _announce(seconds: float) -> None:
         show.note(f"this will take about {duration(seconds)}; Ctrl-C stops it, and nothing is written before the end.")
 
 
-# The command that asks again: how much of a circuit stays when something small changes?
-
-
 @from_records()
 def stability(
     store: StoreArgument,
     *,
     source: StoreModel,
-    prompts: Annotated[int, typer.Option(min=2, help="How many prompts, from all parts of the store.")] = 32,
-    roles: Annotated[bool, typer.Option("--roles", help="Tell terms apart by the roles of their tokens, too.")] = False,
+    settings: StabilitySettings,
     other: Annotated[
         Path | None, typer.Option(help="Store of another task of the same model, as a lower bound. Default: none.")
     ] = None,
-    seed: SeedOption = 0,
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """How much of a circuit stays in half precision, or with another tau, wording or name?
 
-    Jaccard of heads (and MLPs), of edges, of edges with their channels, and of influence, beside floors: another prompt
-    of the same wording, an unrelated prompt, another task (--other).
+    Jaccard of heads and MLPs, of edges, of edges with their channels, and of influence. It is compared with floors:
+    another prompt of the same wording, an unrelated prompt, another task (--other).
 
     Examples:
 
@@ -141,8 +131,8 @@ def stability(
     with show.progress("Importing torch and transformers"):
         from keyhole.store.store import open_store
         from keyhole.studies.stability.stability import stability as measure
-    opened, beside = open_store(store), None if other is None else open_store(other)
+    opened, floor = open_store(store), None if other is None else open_store(other)
     loaded = source.load_of(opened)
-    with show.progress_bar("Asking again") as progress:
-        found = measure(opened, loaded, prompts=prompts, roles=roles, other=beside, seed=seed, progress=progress)
-    answer(found, places, json=json)
+    with show.progress_bar("Tracing again") as progress:
+        result = measure(opened, loaded, other=floor, settings=settings, progress=progress)
+    answer(result, places, json=json)

@@ -55,13 +55,13 @@ def require_directions(model: Model, head: Head, frame: Frame) -> None:
     require_fixed(model, head, frame, "a feature")
 
 
-def write_features(model: Model, found: FeaturesFound, path: Path | None, *, quiet: bool) -> None:
+def write_features(model: Model, features: FeaturesFound, path: Path | None, *, quiet: bool) -> None:
     """After the answer, which a full disk must not cost."""
     if path is None:
         return
     from keyhole.naming.subjects.operands import feature_subjects, save_subjects
 
-    subjects = feature_subjects(model, found)
+    subjects = feature_subjects(model, features)
     if not subjects:
         show.note(f"no feature has a dimension, so that {path} was not written")
         return
@@ -120,8 +120,8 @@ def discover(
     What a query attends to is contrasted with what it leaves; independent components of the queries and of the
     attended keys are found and paired. Features are fitted on one half of the prompts and scored on the other: a
     feature's share is the part of the score gap between attended and other keys that its own term makes. Features
-    that depend on each other, in queries as in keys, are told as one of several dimensions. Gaussian features come out
-    only as a subspace, and more features than dimensions as mixtures; both are warned of.
+    that depend on each other, in queries as in keys, are reported as one of several dimensions. Gaussian features come
+    out only as a subspace, and more features than dimensions as mixtures; both are warned of.
     Without a file the text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the
     organism, which knows no other words, text of the kind that it was trained on.
 
@@ -149,8 +149,8 @@ def discover(
     view = View(frame, skip_first=not first)
     with show.progress_bar("Running prompts") as progress:
         if head is None:
-            found = survey_heads(loaded, texts, view=view, centre=centre, bos=bos, seed=seed, progress=progress)
-            _show_survey(found, top, json=json)
+            survey = survey_heads(loaded, texts, view=view, centre=centre, bos=bos, seed=seed, progress=progress)
+            _show_survey(survey, top, json=json)
             return
         options: dict[str, Any] = {"centre": centre, "rank": rank, "nonlinearity": nonlinearity, "seed": seed}
         found_here = head_features(
@@ -184,12 +184,13 @@ def _lines(path: Path, n: int) -> list[str]:
     return [line.strip() for line in lines if line.strip()][:n]
 
 
-def _show_survey(found: Survey, top: int, *, json: bool) -> None:
+def _show_survey(survey: Survey, top: int, *, json: bool) -> None:
     if json:
         heads = [
-            {**asdict(h), "U": None, "V": None, "S": h.S.tolist(), "held_out": h.held_out.tolist()} for h in found.heads
+            {**asdict(h), "U": None, "V": None, "S": h.S.tolist(), "held_out": h.held_out.tolist()}
+            for h in survey.heads
         ]
-        show.as_json({"model": found.model, "view": asdict(found.view), "prompts": found.prompts, "heads": heads})
+        show.as_json({"model": survey.model, "view": asdict(survey.view), "prompts": survey.prompts, "heads": heads})
         return
     rows = [
         (
@@ -201,10 +202,10 @@ def _show_survey(found: Survey, top: int, *, json: bool) -> None:
             f"{h.subspace_share:.2f}",
             f"{h.mean_energy:.2f}",
         )
-        for h in found.ranked[:top]
+        for h in survey.ranked[:top]
     ]
     show.plain(
-        f"{model_label(found.model)}: {found.prompts} prompts, frame {found.view.frame}; "
+        f"{model_label(survey.model)}: {survey.prompts} prompts, frame {survey.view.frame}; "
         "heads by the gap their subspace holds"
     )
     show.table(SURVEY, rows)
@@ -216,16 +217,16 @@ def _show_survey(found: Survey, top: int, *, json: bool) -> None:
 
 
 def _show_features(result: HeadFeatures, *, json: bool) -> None:
-    found = result.discovery
+    discovery = result.discovery
     if json:
         show.as_json(_features_record(result))
         return
     show.plain(
-        f"head {result.data.layer}.{result.data.head}: rank {found.rank} of {len(found.S)}, gap {found.gap:.2f} over "
-        f"{found.samples[1]} held-out queries"
+        f"head {result.data.layer}.{result.data.head}: rank {discovery.rank} of {len(discovery.S)}, "
+        f"gap {discovery.gap:.2f} over {discovery.samples[1]} held-out queries"
     )
     rows = []
-    for number, (feature, pairs) in enumerate(zip(found.features, result.pairs, strict=True)):
+    for number, (feature, pairs) in enumerate(zip(discovery.features, result.pairs, strict=True)):
         telling = ", ".join(f"{p.query.strip() or '·'}→{p.key.strip() or '·'} {p.count}" for p in pairs[:3])
         steady = min(feature.query.stability, feature.key.stability)
         share = f"{feature.share:.2f} ±{feature.share_error:.2f}"
@@ -240,28 +241,29 @@ def _show_features(result: HeadFeatures, *, json: bool) -> None:
             )
         )
     show.table(FEATURES, rows)
-    large = [one for one in found.subspaces if one.rank > 1]
+    large = [subspace for subspace in discovery.subspaces if subspace.rank > 1]
     if large:
         show.plain("features of several dimensions, told apart above only up to a rotation:")
-        show.table(SUBSPACES, [_subspace_row(one) for one in large])
+        show.table(SUBSPACES, [_subspace_row(subspace) for subspace in large])
     show.plain(
-        f"shares of the gap: features {sum(f.share for f in found.features):.2f}, between features {found.cross:.2f} "
-        f"({found.between:.2f} between independent ones), through means {found.mean:.2f}, "
-        f"outside the subspace {found.outside:.2f}"
+        f"shares of the gap: features {sum(f.share for f in discovery.features):.2f}, "
+        f"between features {discovery.cross:.2f} ({discovery.between:.2f} between independent ones), "
+        f"through means {discovery.mean:.2f}, "
+        f"outside the subspace {discovery.outside:.2f}"
     )
-    for warning in found.warnings:
+    for warning in discovery.warnings:
         show.plain(f"note: {warning}")
 
 
-def _subspace_row(one: MatchedSubspace) -> tuple[str, ...]:
-    numbers = f"{one.share:.2f} ±{one.share_error:.2f}", f"{one.dependence:.2f}", f"{one.p:.3f}"
-    return ", ".join(map(str, one.members)), str(one.rank), *numbers
+def _subspace_row(subspace: MatchedSubspace) -> tuple[str, ...]:
+    numbers = f"{subspace.share:.2f} ±{subspace.share_error:.2f}", f"{subspace.dependence:.2f}", f"{subspace.p:.3f}"
+    return ", ".join(map(str, subspace.members)), str(subspace.rank), *numbers
 
 
 def _features_record(result: HeadFeatures) -> dict[str, Any]:
-    found = result.discovery
+    discovery = result.discovery
     features = []
-    for feature, pairs in zip(found.features, result.pairs, strict=True):
+    for feature, pairs in zip(discovery.features, result.pairs, strict=True):
         sides = {
             name: {
                 "direction": side.direction.tolist(),
@@ -275,9 +277,9 @@ def _features_record(result: HeadFeatures) -> dict[str, Any]:
         features.append(
             {**numbers, "identified": feature.identified, **sides, "pairs": [asdict(pair) for pair in pairs]}
         )
-    rests = {name: getattr(found, name) for name in ("gap", "cross", "mean", "outside", "mean_energy")}
+    rests = {name: getattr(discovery, name) for name in ("gap", "cross", "mean", "outside", "mean_energy")}
     where = {"head": f"{result.data.layer}.{result.data.head}", "view": asdict(result.data.view)}
     names = ("members", "rank", "share", "share_error", "dependence", "p")
-    subspaces = [{name: getattr(one, name) for name in names} for one in found.subspaces]
-    rests |= {"between": found.between, "subspaces": subspaces}
-    return {**where, "rank": found.rank, **rests, "features": features, "warnings": list(found.warnings)}
+    subspaces = [{name: getattr(subspace, name) for name in names} for subspace in discovery.subspaces]
+    rests |= {"between": discovery.between, "subspaces": subspaces}
+    return {**where, "rank": discovery.rank, **rests, "features": features, "warnings": list(discovery.warnings)}

@@ -58,16 +58,16 @@ def cache(
 
         keyhole cache clear SmolLM2.gguf
     """
-    found, root = kept.entries() if action is None else kept.clear(name), user_cache()
+    entries, root = kept.entries() if action is None else kept.clear(name), user_cache()
     if json:
-        entries = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.created} for e in found]
-        show.as_json({"folder": None if root is None else str(root), "entries": entries})
+        records = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.created} for e in entries]
+        show.as_json({"folder": None if root is None else str(root), "entries": records})
         return
-    if found:
-        show.table(("name", "made of", "dtype", ">size", "date"), [_cells(entry) for entry in found])
+    if entries:
+        show.table(("name", "made of", "dtype", ">size", "date"), [_cells(entry) for entry in entries])
     where = "KEYHOLE_CACHE is set to nothing, or there is no home" if root is None else f"in {root}"
     done = "kept" if action is None else "cleared"
-    show.plain(f"{len(found)} {done}, {kept.readable(sum(entry.size for entry in found))}: {where}")
+    show.plain(f"{len(entries)} {done}, {kept.readable(sum(entry.size for entry in entries))}: {where}")
 
 
 def _cells(entry: kept.Entry) -> tuple[str, ...]:
@@ -137,8 +137,8 @@ def tasks(
     if out is not None:
         require_file(out, (".jsonl", ".json"))
     loaded = source.load() if run or source.model is not None else None
-    made = examples(what, loaded, n, seed, **read_choices(chosen))
-    rows = _asked(loaded, made) if run and loaded is not None else [Row(example) for example in made]
+    prompts = examples(what, loaded, n, seed, **read_choices(chosen))
+    rows = _answered(loaded, prompts) if run and loaded is not None else [Row(example) for example in prompts]
     kept = [row for row in rows if not (skip_wrong and row.answered and not row.answered.correct)]
     if out is not None:
         write_examples([row.example for row in kept], out)
@@ -160,16 +160,16 @@ class Row:
     answered: Answered | None = None
 
 
-def _asked(model: Model, made: list[Example]) -> list[Row]:
+def _answered(model: Model, prompts: list[Example]) -> list[Row]:
     from keyhole.tasks.answers import answered
 
     rows: list[Row] = []
     with show.progress_bar(f"Asking {model_label(model.name)}") as progress:
-        for start in range(0, len(made), _AT_ONCE):
-            some = made[start : start + _AT_ONCE]
+        for start in range(0, len(prompts), _AT_ONCE):
+            some = prompts[start : start + _AT_ONCE]
             runs = model.run_many([example.text for example in some])
             rows += [Row(example, answered(run, example)) for run, example in zip(runs, some, strict=True)]
-            progress(len(rows), len(made))
+            progress(len(rows), len(prompts))
     return rows
 
 
@@ -193,14 +193,17 @@ def _list_tasks(*, json: bool) -> None:
 
 
 def _show(rows: list[Row]) -> None:
-    asked = any(row.answered for row in rows)
+    ran = any(row.answered for row in rows)
     cells = []
     for i, row in enumerate(rows):
-        example, told = row.example, row.answered
+        example, result = row.example, row.answered
         labels = " ".join(f"{name}={value}" for name, value in example.labels.items())
-        said = (told.predicted.strip(), f"{told.probability:.3f}", "right" if told.correct else "wrong") if told else ()
+        said: tuple[str, ...] = ()
+        if result is not None:
+            verdict = "right" if result.correct else "wrong"
+            said = (result.predicted.strip(), f"{result.probability:.3f}", verdict)
         cells.append((str(i), example.text, _few(example.answers), _few(example.against), labels, *said))
-    more = ("predicted", ">p", "") if asked else ()
+    more = ("predicted", ">p", "") if ran else ()
     show.table(("prompt", "text", "answer", "against", "labels", *more), cells)
 
 

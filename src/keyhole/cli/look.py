@@ -121,7 +121,9 @@ def heads(
     if json:
         show.as_json(prompt_text.heads_record(run, sites, splits))
     else:
-        prompt_text.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=first_token == "mark")
+        prompt_text.heads(
+            run, splits, firings=len(sites), collapsed=len(sites) - len(shown), mark=first_token == "mark"
+        )
 
 
 @from_records()

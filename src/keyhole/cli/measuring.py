@@ -107,29 +107,29 @@ class Measuring(Baseline):
         return {**baseline, "text": self.text}
 
 
-def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:
+def search(run: Run, target: Target, against: list[str | int], wanted: Measuring, baseline: dict[str, Any]) -> Circuit:
     """The circuit that suffices."""
     with show.progress_bar("Searching") as progress:
         return run.sufficient(
             target,
             against=against or None,
-            level=asked.level,
-            both_signs=asked.both_signs,
+            level=wanted.level,
+            both_signs=wanted.both_signs,
             progress=progress,
             **baseline,
         )
 
 
-def measure(circuit: Circuit, asked: Measuring, baseline: dict[str, Any]) -> Circuit:
-    """The circuit with what was asked for; without a word about it, with its faithfulness if that can be measured."""
+def measure(circuit: Circuit, wanted: Measuring, baseline: dict[str, Any]) -> Circuit:
+    """The circuit with what the options name; without any, with its faithfulness if that can be measured."""
     from keyhole.faithfulness.effects import unasked_faithfulness
 
-    if asked.effects or any(baseline.values()):
-        what = ["words", "nodes", "edges", "shares"] if asked.effects else []
-        what += ["faithfulness"] if asked.faithfulness else []
+    if wanted.effects or any(baseline.values()):
+        parts = ["words", "nodes", "edges", "shares"] if wanted.effects else []
+        parts += ["faithfulness"] if wanted.faithfulness else []
         with show.progress_bar("Measuring") as progress:
-            return circuit.effects(what=what, progress=progress, **baseline)  # type: ignore[arg-type]
-    if not asked.faithfulness:
+            return circuit.effects(what=parts, progress=progress, **baseline)  # type: ignore[arg-type]
+    if not wanted.faithfulness:
         return circuit
     with show.progress_bar("Measuring faithfulness") as progress:
         circuit, why = unasked_faithfulness(circuit, progress=progress)

@@ -81,33 +81,33 @@ def emergence(
     require_folder(out)
     with show.progress_bar("Training and measuring" if model is None else "Following heads") as progress:
         source = Source(model, revisions, device, quick=quick, seed=seed, progress=progress)
-        found = watched(source, out / "trained", prompts)
-    _show(found, json=json)
-    drawn = emergence_figure(found.heads, window=found.window, over=found.over, unit=found.unit)
+        heads = watched(source, out / "trained", prompts)
+    _show(heads, json=json)
+    drawn = emergence_figure(heads.heads, window=heads.window, over=heads.over, unit=heads.unit)
     written = save_as(drawn, out / "emergence", kinds)
     if not json:
         show.plain("\n".join(f"wrote {path}" for path in written))
 
 
-def _show(found: "Watched", *, json: bool) -> None:
-    table, steps = _table(found), found.heads.steps
+def _show(heads: "Watched", *, json: bool) -> None:
+    table, steps = _table(heads), heads.heads.steps
     if json:
-        show.as_json({"about": found.about, "unit": found.unit, "steps": list(steps), **table})
+        show.as_json({"about": heads.about, "unit": heads.unit, "steps": list(steps), **table})
         return
-    show.plain(found.about)
+    show.plain(heads.about)
     rows = [(f"{step:,}", *(number(table[name][i][0], 3) for name in MEASURES)) for i, step in enumerate(steps)]
-    show.table((f">{found.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention"), rows)
+    show.table((f">{heads.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention"), rows)
     if any(math.isnan(mean) for name in MEASURES for mean, *_ in table[name]):
         show.plain(
             "note: - where these heads prefer no token: N_recon counts the channels of a relative attention above 0."
         )
 
 
-def _table(found: "Watched") -> dict[str, list[tuple[float, float, float]]]:
+def _table(heads: "Watched") -> dict[str, list[tuple[float, float, float]]]:
     from keyhole.lab.training_curves import curve
 
-    curves = {name: curve(found.heads, name, window=found.window, over=found.over) for name in MEASURES}
-    return {name: [(one.mean, one.low, one.high) for one in points] for name, points in curves.items()}
+    curves = {name: curve(heads.heads, name, window=heads.window, over=heads.over) for name in MEASURES}
+    return {name: [(point.mean, point.low, point.high) for point in points] for name, points in curves.items()}
 
 
 # The laboratory's command about bases: how many channels does the answer need?
@@ -190,7 +190,7 @@ def sparse(
     loaded = source.load()
     texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
     studies = {}
-    other, what = unrelated_text(loaded, texts, seed)
+    other, source_of_text = unrelated_text(loaded, texts, seed)
     for name, given in (("task", texts), ("unrelated", other)):
         with show.progress_bar(f"Running {name}") as progress:
             studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
@@ -199,21 +199,23 @@ def sparse(
         for name, s in studies.items()
         for firing in (True, False)
     ]
-    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda one: one.n_recon.mean)
+    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda summary: summary.n_recon.mean)
     if json:
         show.as_json(
             {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
         )
         return
     columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
-    show.table(columns, [(name, firing, *_cells(one)) for name, firing, one in lines])
-    show.table(("head", "", *columns[2:]), [(one.name, "firing", *_cells(one)) for one in heads[:top]])
-    needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
+    show.table(columns, [(name, firing, *_cells(summary)) for name, firing, summary in lines])
+    show.table(("head", "", *columns[2:]), [(summary.name, "firing", *_cells(summary)) for summary in heads[:top]])
+    needed = "none fires in enough prompts"
+    if heads:
+        needed = f"{mean(summary.n_recon.mean for summary in heads):.1f} channels"
     show.plain(
         f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
-        f"unrelated: text of {what}"
+        f"unrelated: text of {source_of_text}"
     )
-    if any(math.isnan(value) for *_, one in lines for value in _numbers(one).values()):
+    if any(math.isnan(value) for *_, summary in lines for value in _numbers(summary).values()):
         show.plain("note: - where no such pair can be measured: take more --prompts.")
 
 

@@ -44,7 +44,6 @@ QueryMode = Literal["last", "indep"]
 Paper = Literal["svf", "svt", "cc", "talk"]
 CacheAction = Literal["clear"]
 EngineName = Literal["local", "ray"]
-Granularity = Literal["heads", "edges", "channels"]
 ExplainerName = Literal["statistics", "llm"]
 JudgeName = Literal["rule", "llm"]
 
@@ -170,7 +169,7 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
     >>> read_choices(["design=mixed", "n_boxes=4", "held_out=true", 'names=["Mary", "John"]'])
     {'design': 'mixed', 'n_boxes': 4, 'held_out': True, 'names': ['Mary', 'John']}
     """
-    found: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not (name.isidentifier() and equals):
@@ -178,10 +177,10 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
         if option == "--with" and name in ("model", "n", "seed"):
             raise KeyholeError(f"{name} is an option of its own: give --{name} {value}.")
         try:
-            found[name] = parse_json(value)
+            choices[name] = parse_json(value)
         except KeyholeError:
-            found[name] = value
-    return found
+            choices[name] = value
+    return choices
 
 
 def read_head(text: str, option: str = "--head") -> "Head":
@@ -223,10 +222,10 @@ def read_start(text: str, run: Run | None = None) -> Start:
     head, colon, places = text.partition(":")
     if not colon:
         return read_head(head, "--start")
-    found = re.fullmatch(r"((?:pos:|token:)?[^:]+):((?:pos:|token:)?[^:]+)", places)
-    if found is None:
+    match = re.fullmatch(r"((?:pos:|token:)?[^:]+):((?:pos:|token:)?[^:]+)", places)
+    if match is None:
         raise KeyholeError(f"--start takes a head such as 9.6 or a firing such as 9.6:-1:Mary, not {text!r}.")
-    dest, src = (read_place(run, place) for place in found.groups())
+    dest, src = (read_place(run, place) for place in match.groups())
     assert dest is not None and src is not None
     return (*read_head(head, "--start"), dest, src)
 

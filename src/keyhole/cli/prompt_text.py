@@ -47,7 +47,7 @@ def check(result: Check, verbose: bool) -> None:
     ]
     if result.plain_pass is not None:
         rows.append(("logits, captured", "a plain pass", _judged(result.plain_pass, result)))
-    show.table(("what is rebuilt", "from", ">largest error"), rows)
+    show.table(("reconstructed", "from", ">largest error"), rows)
     if verbose:
         _check_layers(result)
     deficient = sum(layer.deficient_heads for layer in result.layers)
@@ -100,7 +100,7 @@ def heads_record(run: Run, sites: Sequence[Site], splits: Sequence[Channels]) ->
     }
 
 
-def heads(run: Run, splits: Sequence[Channels], *, found: int, collapsed: int, mark: bool) -> None:
+def heads(run: Run, splits: Sequence[Channels], *, firings: int, collapsed: int, mark: bool) -> None:
     """Firings as a table, with the channels that carry each."""
     show.rich(_tokens_line(run))
     columns = ("head", "dest", "src", ">weight", ">x unif.", ">S(v)", ">N", "channels: share", ">error")
@@ -119,7 +119,7 @@ def heads(run: Run, splits: Sequence[Channels], *, found: int, collapsed: int, m
         for split in splits
     ]
     show.table(columns, rows)
-    notes = [f"{len(splits)} of {found} firings shown"]
+    notes = [f"{len(splits)} of {firings} firings shown"]
     if collapsed:
         notes.append(f"{collapsed} on the first token are only counted (--first-token keep lists them)")
     show.rich("; ".join(notes) + ".")
@@ -210,63 +210,63 @@ def _tokens_line(run: Run) -> Text:
 # -- circuits ------------------------------------------------------------------------------------------------------
 
 
-def circuit(found: Circuit, *, json: bool, depth: int | None, names: Mapping[Edge, str] | None = None) -> None:
+def circuit(traced: Circuit, *, json: bool, depth: int | None, names: Mapping[Edge, str] | None = None) -> None:
     """A circuit as a tree: of a `depth`, or as deep as fits some screens."""
     from keyhole.circuits.files import to_json
     from keyhole.circuits.text import circuit_text
 
     if json:
-        print(to_json(found), end="")
+        print(to_json(traced), end="")
         return
     for levels in range(depth or _DEEP, 0, -1):
-        text = circuit_text(found, depth=levels, names=names)
+        text = circuit_text(traced, depth=levels, names=names)
         if depth is not None or text.count("\n") < _LINES:
             break
     show.plain(text)
-    show.rich(Text(_tree_legend(found), style="dim"))
+    show.rich(Text(_tree_legend(traced), style="dim"))
 
 
-def _tree_legend(found: Circuit) -> str:
+def _tree_legend(circuit: Circuit) -> str:
     """What stands at a branch, and where there is more."""
     from keyhole.circuits.records import Sufficient
     from keyhole.circuits.text import weight_label
 
-    told = [
-        f"A branch: {weight_label(found)}; dest, src: what a head looks for, and finds, through these channels (ch)"
+    parts = [
+        f"A branch: {weight_label(circuit)}; dest, src: what a head looks for, and finds, through these channels (ch)"
     ]
-    if found.measured is not None and found.measured.edges:
-        told.append("effect: what the answer loses with it at the baseline")
-    if found.measured is not None and found.measured.edge_shares and not isinstance(found.parameters, Sufficient):
-        told.append("share: its part of the answer's gap to the baseline")
-    if found.influence:
-        told += ["value: what it moves", "in all: over all branches", "[pruned]: too weak to follow (--eps)"]
+    if circuit.measured is not None and circuit.measured.edges:
+        parts.append("effect: what the answer loses with it at the baseline")
+    if circuit.measured is not None and circuit.measured.edge_shares and not isinstance(circuit.parameters, Sufficient):
+        parts.append("share: its part of the answer's gap to the baseline")
+    if circuit.influence:
+        parts += ["value: what it moves", "in all: over all branches", "[pruned]: too weak to follow (--eps)"]
     return (
-        "; ".join([*told, "(above): shown before"])
+        "; ".join([*parts, "(above): shown before"])
         + ". --depth N shows more"
-        + (", --story the main paths." if found.influence else ".")
+        + (", --story the main paths." if circuit.influence else ".")
     )
 
 
-def doubt(found: Circuit) -> None:
+def doubt(circuit: Circuit) -> None:
     """Notes, if the model hardly gives the traced answer or prefers it to the other, or the prompt is very short."""
-    told = found.parameters
-    likely, other = sum(told.target_probability), sum(told.against_probability)
-    if told.target_probability and likely < _HARDLY:
+    parameters = circuit.parameters
+    likely, other = sum(parameters.target_probability), sum(parameters.against_probability)
+    if parameters.target_probability and likely < _HARDLY:
         show.note(
             f"the model hardly believes this answer (probability {likely:.2g}): the circuit shows what speaks for "
             "it, and more speaks for others."
         )
-    elif told.against_probability and likely < _TIMES * other:
+    elif parameters.against_probability and likely < _TIMES * other:
         show.note(
             f"the model hardly prefers this answer ({likely:.2g}) to the other ({other:.2g}): much speaks for both, "
             "and what little decides may hang on many parts."
         )
-    if len(found.tokens) <= _SHORT and getattr(told, "tau", None) == "dynamic":
+    if len(circuit.tokens) <= _SHORT and getattr(parameters, "tau", None) == "dynamic":
         from keyhole.qk.firings import DYNAMIC_SCALE, dynamic_tau
 
-        least = dynamic_tau(len(found.tokens))
+        least = dynamic_tau(len(circuit.tokens))
         show.note(
-            f"with {len(found.tokens)} tokens a head fires only from {least:.2f} on (tau: {DYNAMIC_SCALE} times even "
+            f"with {len(circuit.tokens)} tokens a head fires only from {least:.2f} on (tau: {DYNAMIC_SCALE} times even "
             "attention), and few are explained: --tau 0.2 explains more."
         )
 
@@ -277,7 +277,7 @@ def likeliest(run: Run, end: int) -> None:
 
 
 def story(
-    found: Circuit,
+    circuit: Circuit,
     baseline: Mapping[str, Any],
     *,
     json: bool,
@@ -289,11 +289,11 @@ def story(
     from keyhole.faithfulness.story import WIDTH, story_text
 
     with show.progress_bar("Measuring") as progress:
-        told = found.story(progress=progress, **baseline)
+        paths = circuit.story(progress=progress, **baseline)
     if json:
-        show.as_json(told.record())
+        show.as_json(paths.record())
     else:
-        show.plain(story_text(told, show.width() or WIDTH, names=names, long=long))
-        if found.measured is not None:
-            show.plain(faithfulness_label(found))
-    return told
+        show.plain(story_text(paths, show.width() or WIDTH, names=names, long=long))
+        if circuit.measured is not None:
+            show.plain(faithfulness_label(circuit))
+    return paths

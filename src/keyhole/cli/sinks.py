@@ -1,7 +1,4 @@
-"""Commands about firings on the first token and shared directions.
-
-The command that studies firings on the first token.
-"""
+"""Commands about firings on the first token, and about directions and channels that heads and tasks share."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ import typer
 from keyhole import show
 from keyhole.cli.bulk import (
     OutOption,
-    SeedOption,
     StoreArgument,
     StoreModel,
     answer,
     require_places,
 )
 from keyhole.cli.from_record import from_records
-from keyhole.cli.options import JsonOption, TauOption, read_tau
+from keyhole.cli.options import JsonOption
+from keyhole.studies.settings import SharedSettings, SinkSettings
 
 
 @from_records()
@@ -28,23 +25,15 @@ def sinks(
     store: StoreArgument,
     *,
     source: StoreModel,
-    prompts: Annotated[
-        int, typer.Option(min=6, help="How many of the store's prompts; a third of them is held out.")
-    ] = 24,
-    tau: TauOption = "dynamic",
-    draws: Annotated[int, typer.Option(min=19, help="How many draws of shuffled heads and of resampled prompts.")] = 99,
-    controls: Annotated[
-        int, typer.Option(min=1, help="How many other subspaces of each kind are removed as controls.")
-    ] = 9,
-    seed: SeedOption = 0,
+    settings: SinkSettings,
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which few signals drive firings on the first token, and which heads share them?
 
-    Explains firings of all heads above the first layer in some of a store's prompts, compares their signals across
-    layers beside other channels of the same heads, with and without what all streams have in common, and removes what
-    they share, head by head and in the model's own pass. The first token's massive coordinates are named.
+    Explains firings of all heads above the first layer in some of a store's prompts. Compares their signals across
+    layers with those in other channels of the same heads, with and without what all streams have in common. Removes
+    what they share, head by head and in the model's own pass. Names the first token's massive coordinates.
 
     Examples:
 
@@ -60,20 +49,7 @@ def sinks(
         from keyhole.studies.sinks.explore import sinks as study
     opened = open_store(store)
     loaded = source.load_of(opened)
-    found = study(
-        opened,
-        loaded,
-        prompts=prompts,
-        tau=read_tau(tau),
-        draws=draws,
-        controls=controls,
-        seed=seed,
-        stage=show.progress_bar,
-    )
-    answer(found, places, json=json)
-
-
-# The command that looks for directions that heads share, and for channels that serve two tasks.
+    answer(study(opened, loaded, settings=settings, stage=show.progress_bar), places, json=json)
 
 
 @from_records()
@@ -84,21 +60,15 @@ def shared(
     ] = None,
     *,
     source: StoreModel,
-    prompts: Annotated[
-        int, typer.Option(min=1, help="How many of the store's prompts are run again for their signals.")
-    ] = 64,
-    draws: Annotated[
-        int,
-        typer.Option(min=19, help="How many draws of shuffled heads; twice as many of prompts dealt to two halves."),
-    ] = 99,
-    seed: SeedOption = 0,
+    settings: SharedSettings,
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Do heads coordinate through shared directions, and use the same channels in two tasks?
 
-    Counts near-equal signals of heads in different layers, beside other channels of the same heads, with and without
-    what all streams have in common. With OTHER, each head's channels in both tasks are compared, beside halves of one.
+    Counts near-equal signals of heads in different layers, compared with those in other channels of the same heads,
+    with and without what all streams have in common. With OTHER, each head's channels in both tasks are compared; two
+    halves of one task say how alike they could be.
 
     Examples:
 
@@ -113,5 +83,4 @@ def shared(
     opened = open_store(store)
     second = None if other is None else open_store(other)
     loaded = source.load_of(opened)
-    found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
-    answer(found, places, json=json)
+    answer(study(opened, second, loaded, settings=settings, stage=show.progress_bar), places, json=json)

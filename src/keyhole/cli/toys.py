@@ -94,67 +94,69 @@ def svf(
     configs = [getattr(SVFSettings, preset)(seed=seed + n, **changes) for n in range(seeds)]
     with show.progress_bar("Training") as progress:
         trained = train(configs, device=device, checkpoint=checkpoint, progress=progress)
-    found = [alignment(model) for model in trained]
+    alignments = [alignment(model) for model in trained]
     if json:
-        show.as_json(_aligned_record(configs, found))
+        show.as_json(_aligned_record(configs, alignments))
     else:
-        _show_aligned(configs, found)
+        _show_aligned(configs, alignments)
 
 
-def _aligned_record(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]") -> dict[str, Any]:
+def _aligned_record(configs: "Sequence[SVFSettings]", alignments: "Sequence[Alignment]") -> dict[str, Any]:
     """Settings, both readings of lambda, and every seed's alignment."""
     settings = {name: value for name, value in asdict(configs[0]).items() if name != "seed"}
     summed = configs[0].lam * (configs[0].N if configs[0].recon_reduction == "mean" else 1)
     return {
         "settings": settings,
         "lambda": {"of a sum": summed, "of a mean": summed / configs[0].N},
-        "T": found[0].T.tolist(),
+        "T": alignments[0].T.tolist(),
         "seeds": [
             {
                 "seed": config.seed,
-                "by_rank": one.by_rank.worst,
-                "by_assignment": one.by_assignment.worst,
-                "subspace": one.subspace.worst,
-                "singular_values": one.S.tolist(),
-                "gain": one.by_assignment.gain.tolist(),
-                "sign": one.by_assignment.sign.tolist(),
-                "dead": list(one.dead),
-                "warnings": list(one.warnings),
+                "by_rank": alignment.by_rank.worst,
+                "by_assignment": alignment.by_assignment.worst,
+                "subspace": alignment.subspace.worst,
+                "singular_values": alignment.S.tolist(),
+                "gain": alignment.by_assignment.gain.tolist(),
+                "sign": alignment.by_assignment.sign.tolist(),
+                "dead": list(alignment.dead),
+                "warnings": list(alignment.warnings),
             }
-            for config, one in zip(configs, found, strict=True)
+            for config, alignment in zip(configs, alignments, strict=True)
         ],
     }
 
 
-def _show_aligned(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]") -> None:
+def _show_aligned(configs: "Sequence[SVFSettings]", alignments: "Sequence[Alignment]") -> None:
     rows = [
         (
             str(config.seed),
-            number(one.by_rank.worst, 4),
-            number(one.by_assignment.worst, 4),
-            number(one.subspace.worst, 4),
-            " ".join(f"{value:.2f}" for value in one.S[: len(one.T)].tolist()),
+            number(alignment.by_rank.worst, 4),
+            number(alignment.by_assignment.worst, 4),
+            number(alignment.subspace.worst, 4),
+            " ".join(f"{value:.2f}" for value in alignment.S[: len(alignment.T)].tolist()),
         )
-        for config, one in zip(configs, found, strict=True)
+        for config, alignment in zip(configs, alignments, strict=True)
     ]
     show.table(("seed", ">by rank", ">assigned", ">subspace", "singular values"), rows)
-    targets = " ".join(f"{t:g}" for t in found[0].T.tolist())
+    targets = " ".join(f"{t:g}" for t in alignments[0].T.tolist())
     show.plain(f"smallest |cos| of a pair with its singular vectors; T: {targets}")
     sizes = configs[0]
-    if any(math.isnan(one.by_assignment.worst) or math.isnan(one.by_rank.worst) for one in found):
+    worst = [value for each in alignments for value in (each.by_assignment.worst, each.by_rank.worst)]
+    if any(map(math.isnan, worst)):
         show.plain(
             f"note: - under by rank or assigned: a pair has no channel (the head has {sizes.H} dimensions for "
             f"{len(sizes.pairs)} pairs) or a dead feature."
         )
-    if any(math.isnan(one.subspace.worst) for one in found):
+    if any(math.isnan(alignment.subspace.worst) for alignment in alignments):
         show.plain(
             f"note: - under subspace: the attended features span all {sizes.D} dimensions, in which any vector "
             "lies, or one of them is dead."
         )
-    off = max(float((one.by_assignment.gain / one.T.abs() - 1).abs().nan_to_num(1.0).max()) for one in found)
+    gains = [each.by_assignment.gain / each.T.abs() - 1 for each in alignments]
+    off = max(float(gain.abs().nan_to_num(1.0).max()) for gain in gains)
     if off > _UNFINISHED:
         show.plain(f"note: a pair adds up to {off:.0%} more or less than its T: train for more steps.")
-    for warning in dict.fromkeys(warning for one in found for warning in one.warnings):
+    for warning in dict.fromkeys(warning for alignment in alignments for warning in alignment.warnings):
         show.plain(f"note: {warning}")
 
 

@@ -252,7 +252,7 @@ class Editing:
     def write(self, source: Source) -> Float[Tensor, "batch query d_model"]:
         """What a writer added to the residual stream at the tokens of this pass."""
         notes, family = self.notes[source.layer], self.model.family
-        dtype = self.model.folded(self.model.attention_layers[0]).W_Q.dtype
+        dtype = self._weights(self.model.attention_layers[0]).W_Q.dtype
         if source.kind == "embedding":
             assert self.notes[0].resid is not None
             return self.notes[0].resid.to(dtype)

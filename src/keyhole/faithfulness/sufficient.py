@@ -16,7 +16,7 @@ import transformers
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
 from keyhole.circuits.columns import Edges, Firings, Nodes
-from keyhole.circuits.records import Sufficient
+from keyhole.circuits.records import Sizes, Sufficient
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import kept_on_others, measure
@@ -223,6 +223,7 @@ def circuit_of(question: MaskedQuestion, result: Found, run: "Run", wanted: Suff
         edges=Edges.of(edges),
         firings=Firings.of(_traced(index[head], firings[head]) for head in heads if index[head] in searched),
         run=run,
+        sizes=Sizes.of(run.model),
     )
 
 

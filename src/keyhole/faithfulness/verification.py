@@ -59,8 +59,9 @@ def verify(
         removals = []
         if mode != "chain":
             removals += _firing_removals(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed)
-        if circuit.parameters.seeds == "probe" and circuit.probe is None and mode != "chain" and not some:
-            note = "note: a file keeps no probe's direction: MLPs are not verified"
+        known = circuit.probe is not None or circuit.directions or circuit.parameters.seeds != "probe"
+        if not known and mode != "chain" and not some:
+            note = "note: this file is of an older version, which kept no probe's direction: MLPs are not verified"
         elif not some:
             removals += mlp_removals(circuit, run, metric, mode=mode, draws=draws)
         rows, stopped = rows_of(run, removals, metric.end, progress)

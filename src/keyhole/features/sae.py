@@ -50,7 +50,16 @@ class Dictionary:
 
 
 def read_dictionary(path: str | Path, d_model: int) -> Dictionary:
-    """Read the decoder of an autoencoder of `d_model` dimensions from a .safetensors or .npz file."""
+    """Read the decoder of an autoencoder of `d_model` dimensions from a .safetensors or .npz file.
+
+    Args:
+        path: A .safetensors or .npz file.
+        d_model: Dimensions of the model's residual stream.
+
+    >>> read_dictionary("x.pt", 16)
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: x.pt is no .safetensors or .npz file, and only these are read: others may run code.
+    """
     path = Path(path)
     if path.suffix.lower() not in (".safetensors", ".npz"):
         raise KeyholeError(
@@ -83,7 +92,16 @@ def _from_arrays(path: Path, d_model: int) -> tuple[str, Tensor, bool]:
 
 
 def dictionary_of(rows: Float[Tensor, "feature d_model"], *, name: str = "directions", tensor: str = "") -> Dictionary:
-    """A dictionary of directions in memory, a row each, of any length."""
+    """A dictionary of directions in memory, a row each, of any length.
+
+    Args:
+        rows: A direction a row, of any length but 0.
+        name: What the dictionary is called.
+        tensor: The name of the tensor that it came from.
+
+    >>> len(dictionary_of(torch.eye(4)))
+    4
+    """
     if not bool(torch.isfinite(rows).all()):
         raise KeyholeError(f"{name} has directions that are not finite.")
     lengths = rows.norm(dim=1, keepdim=True)
@@ -173,7 +191,18 @@ class Nearest:
 
 
 def nearest_features(vector: Float[Tensor, "d_model"], decoder: Dictionary, *, top: int = 10, seed: int = 0) -> Nearest:
-    """The `top` features of a dictionary that are nearest to a vector, e.g. `firing.vector(signal)`."""
+    """The `top` features of a dictionary that are nearest to a vector, e.g. `firing.vector(signal)`.
+
+    Args:
+        vector: A direction of the residual stream.
+        decoder: The dictionary.
+        top: How many features are returned.
+        seed: Seed of the random directions beside them.
+
+    >>> nearest = nearest_features(torch.tensor([0.0, 2.0, 0.0]), dictionary_of(torch.eye(3)), top=1)
+    >>> nearest.features[0].index, round(nearest.features[0].cosine, 3)
+    (1, 1.0)
+    """
     if vector.shape[0] != decoder.directions.shape[1]:
         raise KeyholeError(
             f"the vector has {vector.shape[0]} dimensions, and {decoder.name} has {decoder.directions.shape[1]}: it is "
@@ -236,7 +265,20 @@ def _random(x: Tensor, size: int, top: int, generator: torch.Generator) -> tuple
 def edge_vector(
     circuit: Circuit, edge: int, model: "Model | None" = None, *, flavour: Flavour = "raw"
 ) -> Float[Tensor, "d_model"]:
-    """The signal of an edge, by its number; a circuit from a file needs the `model` that made it."""
+    """The signal of an edge, by its number; a circuit from a file needs the `model` that made it.
+
+    Args:
+        circuit: A circuit.
+        edge: The number of one of its edges.
+        model: The model that made it, which a circuit from a file needs.
+        flavour: Which vector of the signal.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", through="heads")
+    >>> edge_vector(circuit, signal_numbers(circuit)[0]).shape
+    torch.Size([128])
+    """
     if not 0 <= edge < len(circuit.edges):
         raise KeyholeError(f"there is no edge {edge}: this circuit has edges 0 to {len(circuit.edges) - 1}.")
     signal_edge = circuit.edges[edge]
@@ -251,7 +293,17 @@ def edge_vector(
 
 
 def signal_numbers(circuit: Circuit) -> list[int]:
-    """Indices of the edges that have a vector, strongest first; a head's own constants have none."""
+    """Indices of the edges that have a vector, strongest first; a head's own constants have none.
+
+    Args:
+        circuit: A circuit.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", through="heads")
+    >>> len(signal_numbers(circuit)) <= len(circuit.edges)
+    True
+    """
     signals = [i for i, edge in enumerate(circuit.edges) if edge.side in ("dest", "src")]
     written = [i for i in signals if circuit.nodes[circuit.edges[i].sender].kind != "offset"]
     return sorted(written, key=lambda i: -circuit.edges[i].weight)

@@ -1,6 +1,6 @@
 """The common style of all figures: colours, blank figures, axes, saving. matplotlib's global state is untouched."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -61,6 +61,18 @@ def tidy(axis: Any, title: str = "", *, x: str = "", y: str = "") -> None:
 def heading(figure: Figure, title: str) -> None:
     """A title above several panels, aligned with their left edge."""
     figure.suptitle(wrapped(figure, title), x=0.01, ha="left", fontsize=11.5)
+
+
+def panels(
+    names: Iterable[str], title: str, size: tuple[float, float], *, x: str = "", y: str = "", sharey: bool = True
+) -> tuple[Figure, list[Any]]:
+    """A figure with a panel for each name, side by side; the first names the vertical axis."""
+    named, figure = list(names), blank(*size)
+    heading(figure, title)
+    axes = list(figure.subplots(1, len(named), sharey=sharey, squeeze=False)[0])
+    for axis, name in zip(axes, named, strict=True):
+        tidy(axis, name, x=x, y=y if axis is axes[0] else "")
+    return figure, axes
 
 
 def wrapped(figure: Figure, title: str, room: float = 1.0, *, size: float = _TITLE) -> str:

@@ -170,6 +170,21 @@ def basis_study(
 
     Of `task`, so many `prompts` that the model answers rightly; `edges` of each; `draws` of random bases. The design
     is in this module's docstring. After the first prompt the time of the others is estimated and logged.
+
+    Args:
+        model: The model.
+        task: A task of `keyhole.tasks`.
+        prompts: Prompts that it answers rightly.
+        edges: Edges of each prompt.
+        draws: Random bases of each edge.
+        seed: Seed of prompts and bases.
+        progress: Called with how many prompts are done, and of how many.
+
+    >>> import keyhole
+    >>> basis_study(keyhole.load(), "no task")
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: no task is neither a file nor a task: there are ioi, greater_than, pronouns, facts, \
+induction, boxes, lists.
     """
     if prompts < 1 or edges < 1 or draws < 1:
         raise KeyholeError(

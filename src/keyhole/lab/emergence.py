@@ -143,7 +143,20 @@ def emergence(
     prompts: Example | str | Sequence[Example | str],
     **options: Unpack[Measuring],
 ) -> Emergence:
-    """Does attention become sparse as the model is trained? `measure` at every checkpoint; one model at a time."""
+    """Does attention become sparse as the model is trained? `measure` at every checkpoint; one model at a time.
+
+    Args:
+        checkpoints: Steps with their models, one at a time.
+        places: Heads, and the tokens between which each is measured.
+        prompts: Texts, or examples of a task with roles.
+        **options: What `measure` takes: `draws`, `tolerance`, `seed`, `basis`, `source`.
+
+    >>> import keyhole
+    >>> from keyhole.tasks import ioi
+    >>> place = Place("name mover", (3, 1), "END", "IO")
+    >>> emergence([(0, keyhole.load())], [place], ioi(1, 0), draws=1).roles
+    ('name mover',)
+    """
     measured: dict[int, tuple[EmergenceRow, ...]] = {}
     for step, model in checkpoints:
         if step in measured:

@@ -137,12 +137,36 @@ def summarise(tables: HeadPairs | Sequence[HeadPairs], name: str = "") -> Summar
 
 
 def summaries(study: SparseStudy, *, firing: bool = True, least: int = 5) -> tuple[Summary, ...]:
-    """Every head that fires in at least `least` prompts, those with most firing pairs first."""
+    """Every head that fires in at least `least` prompts, those with most firing pairs first.
+
+    Args:
+        study: Heads on some prompts.
+        firing: Sum up pairs that fire, or others.
+        least: Prompts in which a head must fire.
+
+    >>> import keyhole
+    >>> from keyhole.lab.sparse import sparse_study
+    >>> text = "When Mary and John went to the store, John gave a drink to"
+    >>> len(summaries(sparse_study(keyhole.load(), [text], heads=[(3, 1)], draws=1), least=1))
+    1
+    """
     return tuple(summarise(study.of(head, firing=firing)) for head in study.firing_heads(least))
 
 
 def pooled(study: SparseStudy, *, firing: bool = True, heads: Sequence[Head] | None = None) -> Summary:
-    """All pairs of these heads together; of all that fire at all, if none are given."""
+    """All pairs of these heads together; of all that fire at all, if none are given.
+
+    Args:
+        study: What `sparse_study` returns.
+        firing: Take the firing pairs, or the others.
+        heads: The heads. Default: all that fire.
+
+    >>> import keyhole
+    >>> from keyhole.lab.sparse import sparse_study
+    >>> text = "When Mary and John went to the store, John gave a drink to"
+    >>> pooled(sparse_study(keyhole.load(), [text], heads=[(3, 1)], draws=1)).pairs > 0
+    True
+    """
     chosen = study.firing_heads(least=1) if heads is None else tuple(heads)
     return summarise([study.of(head, firing=firing) for head in chosen], name=f"{len(chosen)} heads")
 

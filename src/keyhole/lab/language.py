@@ -4,7 +4,6 @@ A GPT-2 with the organism's words learns indirect objects, induction and plain s
 its <bos>. Everything is drawn from the seed: on a CPU, the same seed gives the same snapshots bit for bit.
 """
 
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,37 +17,24 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from keyhole import tasks
 from keyhole.errors import KeyholeError
-from keyhole.lab.stored import store, stored
+from keyhole.lab.stored import BOS, PAD, Training, gpt2_shape, learning_rate, optimizer_of, store, stored
 from keyhole.models.load import load, require_device
 from keyhole.models.model import Model
 from keyhole.models.organism import folder
 from keyhole.tasks.example import Example, pieces
 from keyhole.tasks.words import THINGS
 
-_BOS, _PAD = 0, 2
 _UNSEEN = -100  # what cross_entropy leaves out
-_BETAS = (0.9, 0.98)
 
 
 @dataclass(frozen=True)
-class LanguageSettings:
+class LanguageSettings(Training):
     """Everything that decides the numbers of the trained model."""
 
-    width: int = 64
-    layers: int = 3
-    heads: int = 4
-    positions: int = 64
     documents: int = 40_000  # in the corpus; training goes round it
     share_ioi: float = 0.8  # of the documents; what is neither ioi nor induction is plain sentences
     share_induction: float = 0.0  # takes far more steps to learn than ioi
     length: tuple[int, int] = (8, 16)  # words of an induction document before they repeat
-    steps: int = 2_000
-    batch: int = 64
-    peak_rate: float = 3e-3
-    warm_up: int = 100
-    hold: float = 0.6  # of the steps before the rate begins to fall
-    weight_decay: float = 0.1
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "positions", "documents", "steps", "batch", "warm_up"):
@@ -115,7 +101,7 @@ def train_language(
     place = require_device(device)
     rows = corpus(settings).to(place)
     hf = new_language_model(settings).to(place)
-    optimizer = _optimizer(hf, settings)
+    optimizer = optimizer_of(hf, settings)
     snapshots, losses = [], []
     stream = _batches(rows, settings)
     for step in range(settings.steps + 1):
@@ -124,7 +110,7 @@ def train_language(
         if step == settings.steps:
             break
         for group in optimizer.param_groups:
-            group["lr"] = _rate(step, settings)
+            group["lr"] = learning_rate(step, settings)
         losses.append(_step(hf, optimizer, next(stream)))
         if progress is not None:
             progress(step + 1, settings.steps)
@@ -167,18 +153,7 @@ def checkpoints(
 
 def new_language_model(settings: LanguageSettings) -> Any:
     """A GPT-2 without dropout at the random start of its seed; the global random state is left as it was."""
-    config = GPT2Config(
-        vocab_size=len(tasks.vocabulary()),
-        n_positions=settings.positions,
-        n_embd=settings.width,
-        n_layer=settings.layers,
-        n_head=settings.heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=_BOS,
-        eos_token_id=_BOS,
-    )
+    config = GPT2Config(**gpt2_shape(settings, len(tasks.vocabulary())))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return GPT2LMHeadModel(config)
@@ -200,7 +175,7 @@ def accuracy(hf: Any, n: int = 200) -> dict[str, float]:
     shares = {}
     for name, examples in held_out(n).items():
         rows = _rows([example.text for example in examples], hf.config.n_positions).to(hf.device)
-        ends = (rows != _PAD).sum(1) - 1
+        ends = (rows != PAD).sum(1) - 1
         with torch.no_grad():
             logits = hf(input_ids=rows, use_cache=False).logits[torch.arange(len(rows), device=hf.device), ends]
         answers = _rows([example.answer for example in examples], 2)[:, 1].to(hf.device)
@@ -223,11 +198,11 @@ def repeats(n: int, seed: int, *, length: tuple[int, int], held_out: bool = Fals
 
 def _rows(texts: Sequence[str], positions: int) -> Int[Tensor, "row pos"]:
     ids = {token: i for i, token in enumerate(tasks.vocabulary())}
-    rows = [[_BOS, *(ids[piece] for piece in pieces(text))] for text in texts]
+    rows = [[BOS, *(ids[piece] for piece in pieces(text))] for text in texts]
     longest = max(map(len, rows))
     if longest > positions:
         raise KeyholeError(f"a text has {longest} tokens, but the model {positions} positions: give it more.")
-    return torch.tensor([row + [_PAD] * (longest - len(row)) for row in rows])
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
 
 def _batches(rows: Int[Tensor, "document pos"], settings: LanguageSettings) -> Iterator[Int[Tensor, "batch pos"]]:
@@ -237,36 +212,19 @@ def _batches(rows: Int[Tensor, "document pos"], settings: LanguageSettings) -> I
         order = torch.randperm(len(rows), generator=stream)
         for start in range(0, len(rows) - settings.batch + 1, settings.batch):
             batch = rows[order[start : start + settings.batch].to(rows.device)]
-            yield batch[:, : int((batch != _PAD).sum(1).max())]
+            yield batch[:, : int((batch != PAD).sum(1).max())]
 
 
 def _step(hf: Any, optimizer: torch.optim.Optimizer, rows: Int[Tensor, "batch pos"]) -> float:
     # Padding stands behind the text, where causal attention never looks, so it needs no mask but in the loss.
     logits: Float[Tensor, "batch pos vocab"] = hf(input_ids=rows, use_cache=False).logits
-    targets = rows[:, 1:].masked_fill(rows[:, 1:] == _PAD, _UNSEEN)
+    targets = rows[:, 1:].masked_fill(rows[:, 1:] == PAD, _UNSEEN)
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=_UNSEEN)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(hf.parameters(), 1.0)
     optimizer.step()
     return float(loss.detach())
-
-
-def _rate(step: int, settings: LanguageSettings) -> float:
-    """Warm-up, a long hold (induction is found late and suddenly), then a cosine to a hundredth of the peak."""
-    if step < settings.warm_up:
-        return settings.peak_rate * (step + 1) / settings.warm_up
-    hold = settings.hold * settings.steps
-    done = max(0.0, step - hold) / max(settings.steps - hold, 1)
-    return settings.peak_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
-
-
-def _optimizer(hf: Any, settings: LanguageSettings) -> torch.optim.Optimizer:
-    """AdamW that leaves biases and norms undecayed."""
-    matrices = [p for p in hf.parameters() if p.dim() >= 2]
-    others = [p for p in hf.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=settings.peak_rate, betas=_BETAS, fused=True)
 
 
 def _state(hf: Any) -> dict[str, Tensor]:

@@ -113,6 +113,13 @@ def train(cells: Sequence[PayloadSettings], *, progress: Callable[[int, int], No
     """Trains many cells at once, each on its own data stream, so that none knows of the others.
 
     Cells may differ in ranks, latents, noise, maps and seed. `progress(step, max_steps)` is called as training goes.
+
+    Args:
+        cells: The heads, one setting each.
+        progress: Called with the step, and how many there are at most.
+
+    >>> train([PayloadSettings(2, 2, 4, max_steps=1, batch=8)])[0].W_Q.shape
+    torch.Size([4, 32])
     """
     _require_together(cells)
     maps = [draw_maps(settings) for settings in cells]

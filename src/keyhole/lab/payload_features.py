@@ -19,7 +19,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.moves import Effect, Move, effect, move_of
 from keyhole.features.contrast.subspace import decompose, energy_rank, overlap, random_bases, union
-from keyhole.lab.payload import Payload, PayloadBatch, activations, batches
+from keyhole.lab.payload import Payload, PayloadBatch, activations, batches, sample
 from keyhole.lab.payload_task import draw_latents, generator, purpose_seed, token
 
 Latent = Literal["z1", "z2"]
@@ -78,6 +78,18 @@ def latent_feature(
     """Where in query-key space does the head match this latent, and in how many dimensions?
 
     The negative latent is drawn anew and may equal the positive one; `differ` forces discrete ones apart.
+
+    Args:
+        cell: A payload head.
+        latent: "z1" or "z2".
+        triplets: Triplets of the contrast.
+        differ: Never draw the negative latent equal to the positive one.
+        seed: Seed of the triplets.
+
+    >>> from keyhole.lab.payload import PayloadSettings, train
+    >>> cell = train([PayloadSettings(2, 2, 4, max_steps=1, batch=8)])[0]
+    >>> latent_feature(cell, "z1", triplets=512).U.shape
+    torch.Size([4, 4])
     """
     if latent not in ("z1", "z2"):
         raise KeyholeError(f"there is no latent {latent!r}: choose 'z1' or 'z2'.")
@@ -109,6 +121,20 @@ def swaps(
     """Does swapping a latent's coordinates between the selected key and another move the attention there?
 
     The other key is uniform among those that differ in both latents; `randoms` subspaces of each rank are the controls.
+
+    Args:
+        cell: A payload head.
+        z1: The subspaces of its first latent.
+        z2: Those of the second.
+        samples: Contexts of which the two keys are swapped.
+        randoms: Random subspaces of each rank.
+        seed: Seed of all of these.
+
+    >>> from keyhole.lab.payload import PayloadSettings, train
+    >>> cell = train([PayloadSettings(2, 2, 4, max_steps=1, batch=8)])[0]
+    >>> z1, z2 = (latent_feature(cell, latent, triplets=512) for latent in ("z1", "z2"))
+    >>> swaps(cell, z1, z2, samples=64, randoms=1).full.name
+    'full'
     """
     if randoms < 1:
         raise KeyholeError("swaps are compared with random subspaces: ask for at least one of them with randoms.")
@@ -134,6 +160,13 @@ def interaction(cell: Payload) -> Float[Tensor, "r r"]:
     """Which entry of the query's latents meets which of the key's?
 
     G = (W_Q B)^T (W_K A), so that q . k = z_q^T G z_k beside what noise and payload add.
+
+    Args:
+        cell: A payload head.
+
+    >>> from keyhole.lab.payload import PayloadSettings, train
+    >>> interaction(train([PayloadSettings(2, 2, 4, max_steps=1, batch=8)])[0]).shape
+    torch.Size([4, 4])
     """
     return (cell.W_Q @ cell.maps.B).T @ (cell.W_K @ cell.maps.A)
 
@@ -141,11 +174,24 @@ def interaction(cell: Payload) -> Float[Tensor, "r r"]:
 def diagonal_share(G: Float[Tensor, "r r"]) -> float:
     """How much of G's energy pairs every entry with itself? 1: features split fully; less: they share directions.
 
+    Args:
+        G: What `interaction` returns.
+
     >>> diagonal_share(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
     0.36
     """
     energy = G.double().square()
     return float(energy.diagonal().sum() / energy.sum())
+
+
+def asymmetry(G: Tensor) -> float:
+    """How much of G's off-diagonal energy is antisymmetric?
+
+    >>> asymmetry(torch.tensor([[5.0, 1.0], [-1.0, 5.0]]))
+    1.0
+    """
+    off = (G - G.diagonal().diag()).double()
+    return float(((off - off.T) / 2).square().sum() / off.square().sum().clamp_min(1e-30))
 
 
 def key_overlap(z1: LatentFeature, z2: LatentFeature) -> float:
@@ -202,3 +248,60 @@ def _move(cell: Payload, pairs: _Pairs, basis: Float[Tensor, "*draw d_head rank"
 def _mean(moves: Move) -> Move:
     """The average over several edits of the same samples."""
     return Move(moves.orig[0], moves.target[0], moves.orig_after.mean(0), moves.target_after.mean(0))
+
+
+# Do queries and keys take the shape of their latent?
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How queries and right keys lie in a subspace; the worse of both sides where a measure has two."""
+
+    nearest: float  # keys nearest to the queries of their own corner (signs of the latent)
+    linear: float  # share of the variance that the latent explains
+    even: float  # shortest against longest axis of the latent's image; 1: a regular cube or ball
+    agree: float  # cosine of a query with its key
+
+
+@dataclass(frozen=True)
+class LatentPoints:
+    """Queries and right keys of fresh samples, with the first latent behind them."""
+
+    q: Float[Tensor, "sample d_head"]
+    k: Float[Tensor, "sample d_head"]
+    z: Float[Tensor, "sample rank"]
+    labels: list[str]  # the corner: signs of the latent
+
+    def within(self, U: Float[Tensor, "d_head rank"], V: Float[Tensor, "d_head rank"]) -> "LatentPoints":
+        """The same points in a subspace of queries and one of keys."""
+        return LatentPoints(self.q @ U, self.k @ V, self.z, self.labels)
+
+
+def latent_points(cell: Payload, n: int = 4000, seed: int = 0) -> LatentPoints:
+    """Fresh samples of a head, with their first latent."""
+    batch = sample(cell, n, seed=seed)
+    activity, row = activations(cell, batch), torch.arange(len(batch.star))
+    z = batch.z1[row, batch.star].double()
+    labels = ["".join("+" if x > 0 else "-" for x in latent) for latent in z.tolist()]
+    return LatentPoints(activity.q.double(), activity.k[row, batch.star].double(), z, labels)
+
+
+def shape(points: LatentPoints) -> Shape:
+    """Do queries and right keys take the shape of their latent: a cube of signs, a ball of Gaussians?"""
+    kinds = sorted(set(points.labels))
+    codes = torch.tensor([kinds.index(label) for label in points.labels])
+    centres = torch.stack([points.q[codes == i].mean(0) for i in range(len(kinds))])
+    nearest = float((torch.cdist(_unit(points.k), _unit(centres)).argmin(1) == codes).double().mean())
+    maps = [torch.linalg.lstsq(points.z, side).solution for side in (points.q, points.k)]
+    linear = [_explained(side, points.z @ fitted) for side, fitted in zip((points.q, points.k), maps, strict=True)]
+    axes = [torch.linalg.svdvals(fitted) for fitted in maps]
+    agree = float((_unit(points.q) * _unit(points.k)).sum(1).mean())
+    return Shape(nearest, min(linear), min(float(image[-1] / image[0]) for image in axes), agree)
+
+
+def _explained(x: Tensor, fitted: Tensor) -> float:
+    return 1 - float((x - fitted).square().sum() / (x - x.mean(0)).square().sum())
+
+
+def _unit(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=-1)

@@ -141,6 +141,31 @@ def ceiling(settings: PayloadSettings) -> float:
     return e + (1 - e) / settings.payloads
 
 
+def reachable(settings: PayloadSettings) -> float:
+    """Which accuracy can a head reach whose scores are bilinear?
+
+    Discrete latents: what repeated ones leave (`ceiling`). Gaussian ones: with q . k_i = z . z_i over the
+    n = min(r1 + r2, d_head) entries that a head holds, the right token scores |z|^2 and each of the T - 1 others a draw
+    of N(0, |z|^2), so that it wins with E[Phi(|z|)^(T - 1)], |z| ~ chi_n; a wrong one has its payload once in P.
+
+    >>> [round(reachable(PayloadSettings(4, 4, 8, latents=kind)), 3) for kind in ("discrete", "gaussian")]
+    [0.974, 0.886]
+    """
+    won = attended(settings)
+    return won + (1 - won) / settings.payloads
+
+
+def attended(settings: PayloadSettings) -> float:
+    """How often does the right token win? `reachable` without lucky payloads."""
+    if settings.latents == "discrete":
+        return (settings.payloads * ceiling(settings) - 1) / (settings.payloads - 1)
+    n = min(settings.r1 + settings.r2, settings.d_head)
+    x = torch.linspace(1e-6, n**0.5 + 10, 20_001, dtype=torch.float64)
+    density = torch.exp((n - 1) * x.log() - x.square() / 2)  # of chi_n, up to a factor
+    wins = torch.special.ndtr(x) ** (settings.context - 1)
+    return float((density * wins).sum() / density.sum())
+
+
 def purpose_seed(seed: int, purpose: str) -> int:
     """A seed of its own for every purpose, so that drawing more for one does not change the others.
 

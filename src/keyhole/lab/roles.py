@@ -118,6 +118,21 @@ def find_roles(
     `required` is False: small models often do a task without some of them.
     `clear=False` asks for the attention alone, which shows no more than that heads look there: neither that they look
     nowhere else, nor that they push the answer.
+
+    Args:
+        model: A finished model.
+        prompts: Examples of the tasks of these roles.
+        roles: The roles. Default: those of `ROLES`.
+        heads: Heads of a role, at most.
+        threshold: Attention that a head must give to the token of its role.
+        required: Refuse a role that no head plays; without, it is left out.
+        clear: Ask also that heads look nowhere else, and push the answer.
+
+    >>> import keyhole
+    >>> from keyhole.tasks import ioi
+    >>> played = find_roles(keyhole.load(), ioi(8, 0), ROLES[2:3], required=False, clear=False)
+    >>> {each.place.role for each in played} <= {"duplicate token"}
+    True
     """
     if heads < 1:
         raise KeyholeError(f"{heads} heads a role were asked for: give one or more.")

@@ -11,7 +11,7 @@ same (`n_rotated`), and firing pairs, whose totals are large, may well need more
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +26,8 @@ from keyhole.progress import Progress
 from keyhole.qk.channels import n_recon_each, sparsity_each
 from keyhole.qk.controls import ambient_sparsity, refactored, rotations, slice_sets
 from keyhole.qk.omega import Basis, omega
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -111,35 +113,69 @@ class SparseStudy:
         return tuple(sorted(enough, key=lambda head: -len(firing[head])))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SparseSettings:
+    """Which pairs are counted, and against what."""
+
+    rule: Rule = option(Rule(), "Which pairs count as firing, how many others are drawn, and in which channels.")
+    tolerance: float = option(0.95, "Share of the relative attention that the tolerant count must reach.")
+    draws: int = option(8, "Rotations that every pair is compared with.")
+    seed: int = option(0, "Seed of the rotations and of the pairs that do not fire.")
+    batch: int = option(16, "Prompts of one pass; runs are forgotten batch by batch.")
+
+
+class SparseOptions(TypedDict, total=False):
+    """The fields of `SparseSettings`, as keywords."""
+
+    rule: Rule
+    tolerance: float
+    draws: int
+    seed: int
+    batch: int
+
+
 def sparse_study(
     model: "Model",
     prompts: Sequence[Prompt],
     *,
     heads: Sequence[Head] | None = None,
     name: str = "prompts",
-    rule: Rule = Rule(),  # noqa: B008 - frozen
-    tolerance: float = 0.95,
-    draws: int = 8,
-    seed: int = 0,
-    batch: int = 16,
+    settings: SparseSettings | None = None,
     progress: Progress | None = None,
+    **options: Unpack[SparseOptions],
 ) -> SparseStudy:
-    """How many channels does each head use, where it fires and where it does not? One pass, `batch` prompts at a time.
+    """How many channels does each head use, where it fires and where it does not?
 
-    `heads=None` takes all. Beside all firing pairs, some that do not fire are drawn (`rule.quiet` per prompt and head).
-    The same `draws` rotations serve every pair. Runs are forgotten batch by batch; what stays is a row per pair.
+    Beside all firing pairs, some that do not fire are drawn (`rule.quiet` per prompt and head). The same rotations
+    serve every pair. What stays of a run is a row per pair.
+
+    Args:
+        model: The model that the prompts are run on.
+        prompts: Texts or token ids.
+        heads: The heads to measure, as (layer, head). Default: all.
+        name: What the prompts are called in tables and figures.
+        settings: Which pairs are counted, and against what. Default: those of `SparseSettings`.
+        progress: Called with how many prompts are done, and of how many.
+        **options: Fields of `SparseSettings`, such as draws=2.
+
+    >>> from keyhole import load
+    >>> study = sparse_study(load(), ["When Mary and John went to the store, John gave a drink to"], heads=[(3, 1)])
+    >>> study.heads, len(study.of((3, 1))) > 0
+    (((3, 1),), True)
     """
-    chosen = _check(model, prompts, heads, rule=rule, tolerance=tolerance, draws=draws)
+    how = settings_with(settings, SparseSettings, options)
+    rule, batch = how.rule, max(1, how.batch)
+    chosen = _check(model, prompts, heads, how)
     generators: dict[int, dict[int, torch.Generator]] = {}
     for layer, head in chosen:
-        generators.setdefault(layer, {})[head] = torch.Generator().manual_seed(seed)
-    measure = _measurer(model, rule, tolerance=tolerance, draws=draws, seed=seed)
+        generators.setdefault(layer, {})[head] = torch.Generator().manual_seed(how.seed)
+    measure = _measurer(model, how)
     parts: dict[tuple[Head, bool], list[HeadPairs]] = {
         (head, firing): [] for head in chosen for firing in (True, False)
     }
     worst = 0.0
-    for start in range(0, len(prompts), max(1, batch)):
-        runs = model.run_many(prompts[start : start + max(1, batch)])
+    for start in range(0, len(prompts), batch):
+        runs = model.run_many(prompts[start : start + batch])
         for layer, of_heads in generators.items():
             coordinates, error = _layer_pairs(runs, layer, of_heads, rule, first=start)
             worst = max(worst, error)
@@ -153,7 +189,7 @@ def sparse_study(
             f"none of these {len(chosen)} heads fires in these {len(prompts)} prompts: no weight beyond the first "
             f"token reaches {rule.threshold}. Lower the threshold, or choose other heads or prompts."
         )
-    return SparseStudy(model.name, name, len(prompts), rule, tolerance, draws, tables, worst)
+    return SparseStudy(model.name, name, len(prompts), rule, how.tolerance, how.draws, tables, worst)
 
 
 def _layer_pairs(
@@ -170,12 +206,11 @@ def _layer_pairs(
     return both, max(error for _, error in each)
 
 
-def _measurer(
-    model: "Model", rule: Rule, *, tolerance: float, draws: int, seed: int
-) -> Callable[[Head, bool, Coordinates], HeadPairs]:
+def _measurer(model: "Model", how: SparseSettings) -> Callable[[Head, bool, Coordinates], HeadPairs]:
     """What turns coordinates of one head's pairs into a table; rotations and controls are made once."""
-    turns = cache(lambda n: rotations(n, draws, seed))
-    ambient = cache(lambda head: ambient_sparsity(spectrum(head, rule.relative), seed))
+    rule = how.rule
+    turns = cache(lambda n: rotations(n, how.draws, how.seed))
+    ambient = cache(lambda head: ambient_sparsity(spectrum(head, rule.relative), how.seed))
 
     @cache
     def spectrum(head: Head, basis: Basis) -> Tensor:
@@ -199,8 +234,8 @@ def _measurer(
             attention=c.attention.double(),
             relative=total,
             n_recon=n_recon_each(terms, total),
-            n_tolerant=n_recon_each(terms, total, tolerance),
-            n_rotated=n_recon_each(other, total.expand(draws, -1)).mean(0),
+            n_tolerant=n_recon_each(terms, total, how.tolerance),
+            n_rotated=n_recon_each(other, total.expand(how.draws, -1)).mean(0),
             sparsity=sparsity_each(terms),
             rotated=sparsity_each(other).mean(0),
             ambient=ambient(head),
@@ -220,6 +255,16 @@ def matched_text(model: "Model", text: Sequence[str], like: Sequence[Prompt]) ->
     """Other text in pieces as long as these prompts, as token ids: how many keys a query sees changes every number.
 
     The texts are put one after another, each piece from the start of a text, and cut.
+
+    Args:
+        model: Its tokenizer counts the tokens.
+        text: The other texts.
+        like: Prompts, of which each piece has the length of one.
+
+    >>> import keyhole
+    >>> from keyhole.tasks import filler
+    >>> [len(piece) for piece in matched_text(keyhole.load(), filler(9), ["Mary gave John a book"])]
+    [6]
     """
     lengths = [len(encode(model, prompt, None).ids) for prompt in like]
     pieces: list[tuple[int, ...]] = []
@@ -238,20 +283,14 @@ def matched_text(model: "Model", text: Sequence[str], like: Sequence[Prompt]) ->
     return pieces
 
 
-def _check(
-    model: "Model",
-    prompts: Sequence[Prompt],
-    heads: Sequence[Head] | None,
-    *,
-    rule: Rule,
-    tolerance: float,
-    draws: int,
-) -> list[Head]:
+def _check(model: "Model", prompts: Sequence[Prompt], heads: Sequence[Head] | None, how: SparseSettings) -> list[Head]:
     if isinstance(prompts, str) or not len(prompts):
         raise KeyholeError("there are no prompts to measure: give a list of at least one.")
-    if not 0 < rule.threshold <= 1 or not 0 < tolerance <= 1:
-        raise KeyholeError(f"threshold {rule.threshold} and tolerance {tolerance} must be above 0 and at most 1.")
-    if draws < 1 or rule.quiet < 1:
+    if not 0 < how.rule.threshold <= 1 or not 0 < how.tolerance <= 1:
+        raise KeyholeError(
+            f"threshold {how.rule.threshold} and tolerance {how.tolerance} must be above 0 and at most 1."
+        )
+    if how.draws < 1 or how.rule.quiet < 1:
         raise KeyholeError("at least one rotation and one quiet pair are needed: raise `draws` and `quiet` to 1.")
     exist = [(layer, head) for layer in model.attention_layers for head in range(model.dims.heads)]
     chosen = exist if heads is None else [(int(layer), int(head)) for layer, head in dict.fromkeys(heads)]

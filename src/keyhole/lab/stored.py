@@ -1,16 +1,19 @@
-"""How are trained weights kept? In safetensors files, named after all that decides them, so that none is trained twice.
+"""How are small models trained, and how are their weights kept?
 
-A stop leaves the old file or the new one. Of several processes one trains, and the others wait for it.
+In safetensors files, named after all that decides them, so that none is trained twice. A stop leaves the old file or
+the new one. Of several processes one trains, and the others wait for it.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors import safe_open
 from safetensors.torch import save
@@ -148,3 +151,57 @@ def _lock(path: Path) -> Path:
 
 def _text(about: object) -> str:
     return json.dumps(about, sort_keys=True, default=asdict)
+
+
+# How does a small GPT-2 begin, and how does it learn? `tools/train_organism.py` reads this where little is installed:
+# keep imports above to torch, and to what transformers needs.
+
+BOS, PAD = 0, 2  # ids of the organism's words
+_BETAS = (0.9, 0.98)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The shape of a GPT-2, and how it is trained."""
+
+    width: int = 64
+    layers: int = 3
+    heads: int = 4
+    positions: int = 64
+    steps: int = 2_000
+    batch: int = 64
+    peak_rate: float = 3e-3
+    warm_up: int = 100
+    hold: float = 0.6  # of the steps before the rate begins to fall
+    weight_decay: float = 0.1
+    seed: int = 0
+
+
+def gpt2_shape(settings: Training, words: int) -> dict[str, Any]:
+    """What transformers' GPT2Config is given for a model without dropout; a document ends where the next begins."""
+    return {
+        "vocab_size": words,
+        "n_positions": settings.positions,
+        "n_embd": settings.width,
+        "n_layer": settings.layers,
+        "n_head": settings.heads,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), BOS),
+    }
+
+
+def learning_rate(step: int, settings: Training) -> float:
+    """Warm-up, a long hold (induction is found late and suddenly), then a cosine to a hundredth of the peak."""
+    if step < settings.warm_up:
+        return settings.peak_rate * (step + 1) / settings.warm_up
+    hold = settings.hold * settings.steps
+    done = max(0.0, step - hold) / max(settings.steps - hold, 1)
+    return settings.peak_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def optimizer_of(hf: Any, settings: Training, *, fused: bool = True) -> torch.optim.Optimizer:
+    """AdamW that leaves biases and norms undecayed."""
+    matrices = [p for p in hf.parameters() if p.dim() >= 2]
+    others = [p for p in hf.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=settings.peak_rate, betas=_BETAS, fused=fused)

@@ -27,11 +27,18 @@ from keyhole.strict import is_number, is_whole, require
 Pair = tuple[int, int, float]  # query feature, key feature, what the pair adds to the target logit
 _CHOICES = {"recon_reduction": ("sum", "mean"), "query_mode": ("last", "indep"), "cosine": ("quarter", "half")}
 _PURPOSES = ("init", "data", "sample")
+DEAD = 0.02  # of the longest feature: a shorter one is not represented, and its direction is noise
 RECORD = 100  # steps between recorded losses, and between chances to report and save
 
 
 def declining_pairs(n: int, top: float, step: float = 1.0, *, offset: int | None = None) -> tuple[Pair, ...]:
     """Pairs (i, i + offset) for i < n whose targets fall linearly from `top`; the offset is n unless given.
+
+    Args:
+        n: How many pairs.
+        top: Target of the first.
+        step: By how much each target is below the one before.
+        offset: From a query feature to its key feature. Default: n.
 
     >>> declining_pairs(2, 24.0, 3.0, offset=4)
     ((0, 4, 24.0), (1, 5, 21.0))
@@ -295,3 +302,48 @@ def initial(s: SVFSettings) -> Tensor:
     )
     head = float(s.attention)
     return torch.cat([W.flatten(), torch.zeros(s.N), head * W_Q.flatten(), head * W_K.flatten()])
+
+
+PAIR_SEEDS = 2**40  # seeds from here on place pairs: no other stream is so far up
+
+
+def inputs(
+    settings: SVFSettings, present: int, n: int, seed: int, *, first: bool = False, full: bool = False
+) -> Float[Tensor, "n m N"]:
+    """Contexts with so many attended pairs between the query (last) and key 0; of these the `first`, or random ones.
+
+    Their features have strengths from U(0, 1), or 1 if `full`.
+    """
+    f = sample(settings, n, seed).double()
+    queries, keys = (torch.tensor([pair[side] for pair in settings.pairs]) for side in (0, 1))
+    f[..., torch.cat([queries, keys])] = 0.0
+    g = torch.Generator().manual_seed(PAIR_SEEDS + seed)
+    order = torch.rand(n, len(queries), generator=g).argsort(1)
+    chosen = torch.arange(len(queries)).expand(n, -1) if first else order
+    row = torch.arange(n)
+    for pair in chosen[:, :present].T:
+        strength = torch.rand(2, n, generator=g, dtype=torch.float64)
+        f[row, -1, queries[pair]], f[row, 0, keys[pair]] = torch.ones_like(strength) if full else strength
+    return f
+
+
+# How do features lie to each other, and are they isotropic?
+
+
+def cosines(W: Float[Tensor, "D N"]) -> Float[Tensor, "N N"]:
+    """How do features lie to each other? NaN for those that have vanished."""
+    norms = W.double().norm(dim=0)
+    unit = torch.where(norms <= DEAD * norms.max(), float("nan"), W.double() / norms)
+    return unit.T @ unit
+
+
+def spread(W: Float[Tensor, "D N"], free: int | None = None) -> float:
+    """(largest - smallest) / mean of the eigenvalues of W W^T, or of the `free` largest: 0 if they are isotropic."""
+    values = torch.linalg.svdvals(W.double())[:free].square()
+    return float((values.max() - values.min()) / values.mean())
+
+
+def anisotropy(W: Float[Tensor, "D N"]) -> float:
+    """|W W^T / mean eigenvalue - I|_2."""
+    values = torch.linalg.svdvals(W.double()).square()
+    return float((values / values.mean() - 1).abs().max())

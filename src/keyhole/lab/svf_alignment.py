@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.subspace import decompose, principal_cosines, union
-from keyhole.lab.svf import SVF, Pair
+from keyhole.lab.svf import DEAD, SVF, Pair
 from keyhole.lab.svf_theorems import Check, D, Measure
 
-DEAD = 0.02  # of the longest feature: a shorter one is not represented, and its direction is noise
 _CLOSE = 0.05  # relative gap below which two singular vectors may be mixed or swapped
 
 
@@ -82,7 +81,17 @@ class Alignment:
 
 
 def alignment(model: SVF, *, dead: float = DEAD) -> Alignment:
-    """Did this model's singular vectors become features? Those below `dead` of the longest have no direction."""
+    """Did this model's singular vectors become features? Those below `dead` of the longest have no direction.
+
+    Args:
+        model: A trained toy.
+        dead: Share of the longest feature below which a feature has no direction.
+
+    >>> from keyhole.lab.svf_train import train
+    >>> from keyhole.lab.svf import SVFSettings
+    >>> len(alignment(train([SVFSettings.fast(steps=1)])[0]).pairs)
+    4
+    """
     if not model.settings.attention:
         raise KeyholeError("this model was trained without a head, so nothing could align: train with attention=True.")
     return align(model.W, model.W_Q, model.W_K, model.settings.pairs, dead=dead)
@@ -96,7 +105,19 @@ def align(
     *,
     dead: float = DEAD,
 ) -> Alignment:
-    """The same for any features (the columns of W) and head."""
+    """The same for any features (the columns of W) and head.
+
+    Args:
+        W: Features, a column each.
+        W_Q: The query matrix of the head.
+        W_K: Its key matrix.
+        pairs: Which query feature attends to which key feature, and how strongly.
+        dead: As in `alignment`.
+
+    >>> found = align(torch.eye(2), torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 2.0]]), [(0, 1, 6.0)])
+    >>> found.S.tolist(), round(found.by_assignment.worst, 3)
+    ([6.0], 1.0)
+    """
     if not pairs:
         raise KeyholeError("there are no pairs whose alignment could be asked for: give at least one.")
     ordered = tuple(sorted(pairs, key=lambda pair: -abs(pair[2])))  # singular values know sizes only
@@ -228,7 +249,14 @@ class Overlap:
 
 
 def theorem_4(seeds: Sequence[int] = range(3)) -> Check:
-    """Does the second key feature leave the first, within the bound? Every case is the best of 64 restarts."""
+    """Does the second key feature leave the first, within the bound? Every case is the best of 64 restarts.
+
+    Args:
+        seeds: Seeds of the random instances.
+
+    >>> theorem_4(range(1)).holds  # doctest: +SKIP
+    True
+    """
     cases = overlaps(seeds)
     exact, mismatched = [o for o in cases if o.realisable], [o for o in cases if not o.realisable]
     bounded = [o for o in mismatched if o.penalty > 0]
@@ -297,3 +325,64 @@ def _cross_entropy(wanted: Float[Tensor, "*#case 2"], met: Float[Tensor, "*#case
 def _start(seed: int) -> Float[Tensor, "restart 2 d"]:
     g = torch.Generator().manual_seed(seed)
     return torch.randn(_RESTARTS, 2, D, generator=g, dtype=torch.float64)
+
+
+def sides(
+    model: SVF, aligned: Alignment, f: Float[Tensor, "n m N"]
+) -> tuple[Float[Tensor, "n channel"], Float[Tensor, "n channel"]]:
+    """What the query asks and what key 0 offers beyond the others' mean, per channel, each with the root of sigma."""
+    tokens = model.tokens(f)
+    relative = tokens[:, 0] - tokens[:, 1:].mean(1)
+    root = aligned.S.sqrt()
+    return tokens[:, -1] @ aligned.U * root, relative @ aligned.V * root
+
+
+# When do pairs align, and for good?
+
+
+@dataclass(frozen=True)
+class Course:
+    """One training: cosines at every snapshot, a row per pair (largest T first)."""
+
+    steps: tuple[int, ...]
+    aligned: Float[Tensor, "pair step"]  # the worse |cos| of a pair's two features with the singular pair it takes
+    vectors: Float[Tensor, "pair step"]  # the worse |cos| of that singular pair with the one that the pair ends with
+    features: Float[Tensor, "pair step"]  # the worse cosine of the two features with what they end as
+
+    @property
+    def worst(self) -> Float[Tensor, "step"]:
+        """Of all pairs."""
+        return self.aligned.amin(0)
+
+
+def course_of(model: SVF) -> Course:
+    """When do pairs align, and what moves first? Singular vectors are followed by the pair they are matched with."""
+    final = alignment(model)
+    channels = final.by_assignment.channel.clamp_min(0)
+    query, key = (torch.tensor([pair[side] for pair in final.pairs]) for side in (0, 1))
+    unit = torch.nn.functional.normalize(model.W.double(), dim=0)
+    rows = []
+    for step, weights in model.snapshots:
+        now = alignment(model.at(step))
+        moved = (unit * torch.nn.functional.normalize(weights.W.double(), dim=0)).sum(0)
+        taken = now.by_assignment.channel.clamp_min(0)
+        turned = torch.minimum(_cosines(now.U, taken, final.U, channels), _cosines(now.V, taken, final.V, channels))
+        matched = torch.minimum(now.by_assignment.u, now.by_assignment.v).nan_to_num(0.0)
+        rows.append((matched, turned, torch.minimum(moved[query], moved[key])))
+    aligned, vectors, features = (torch.stack(part, dim=1) for part in zip(*rows, strict=True))
+    return Course(tuple(step for step, _ in model.snapshots), aligned, vectors, features)
+
+
+def _cosines(now: Tensor, taken: Tensor, end: Tensor, channels: Tensor) -> Float[Tensor, "pair"]:
+    return (now[:, taken] * end[:, channels]).sum(0).abs()
+
+
+def settled(holds: Bool[Tensor, "*batch step"]) -> Tensor:
+    """From which snapshot on does it always hold? Its index, or the number of snapshots if never.
+
+    >>> import torch
+    >>> settled(torch.tensor([[True, False, True, True], [True, True, True, False]])).tolist()
+    [2, 4]
+    """
+    held = holds.flip(-1).int().cumprod(-1).sum(-1)
+    return holds.shape[-1] - held

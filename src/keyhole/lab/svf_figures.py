@@ -14,6 +14,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, INK, blank, colours, heading, legend, tidy
+from keyhole.lab.svf import cosines
 from keyhole.stats import interval
 
 _PANEL = 2.9  # inches
@@ -239,3 +240,13 @@ def strengths_figure(
     ]
     legend(figure, handles, columns=n, beneath=True)
     return figure
+
+
+def gram_figure(W: Float[Tensor, "D N"], title: str) -> Figure:
+    """Are features antipodal, and are they isotropic? Their cosines, and W W^T."""
+    gram = W.double() @ W.double().T
+    maps = [
+        Matrix("Cosines of features", cosines(W), x="feature"),
+        Matrix(r"$W W^T$ / mean eigenvalue", gram / float(gram.diagonal().mean()), x="dimension", y="dimension"),
+    ]
+    return matrices_figure(maps, label="cosine, entry", title=title)

@@ -117,6 +117,13 @@ def theorem_1(seeds: Sequence[int] = range(3), *, alphas: Sequence[float] = (5.0
     The loss is convex and the teacher realisable, so the minimiser of any sample of full rank is Omega_T itself and
     needs no Monte Carlo tolerance. Alignment is with the detectors Sigma^-1 x_1, not with the features: for random
     features |cos(u_1, x_1)| is only about .5 to .9 (`beside`).
+
+    Args:
+        seeds: Seeds of the random instances.
+        alphas: Strengths of the teacher.
+
+    >>> theorem_1(range(1)).holds  # doctest: +SKIP
+    True
     """
     from_zero, between, features = [], [], []
     for seed in _checked(seeds):
@@ -140,7 +147,15 @@ def theorem_1(seeds: Sequence[int] = range(3), *, alphas: Sequence[float] = (5.0
 
 
 def theorem_2(seeds: Sequence[int] = range(3), *, alpha: float = 5.0) -> Check:
-    """Do singular vectors equal the features when these are isotropic, X X^T = a I? Here X = [Q, -Q]."""
+    """Do singular vectors equal the features when these are isotropic, X X^T = a I? Here X = [Q, -Q].
+
+    Args:
+        seeds: Seeds of the random frames.
+        alpha: Strength of the teacher.
+
+    >>> theorem_2(range(1)).holds
+    True
+    """
     rows = []
     for seed in _checked(seeds):
         g = torch.Generator().manual_seed(seed)
@@ -157,6 +172,13 @@ def lemma_3(seeds: Sequence[int] = range(3), *, samples: int = 400_000) -> Check
 
     Sigma_Delta = sum_j E (s_j - s_1)(s_j - s_1)^T = 2 (m-1) p (1-p) Sigma_Y;
     Sigma_r = E r r^T = p (1-p) Sigma_X + p^2 m_x m_x^T,  m_x = sum_i x_i.
+
+    Args:
+        seeds: Seeds of the features.
+        samples: Contexts that are drawn for each seed.
+
+    >>> lemma_3(range(1), samples=100_000).name
+    'Lemma 3'
     """
     rows = []
     for seed in _checked(seeds):
@@ -187,6 +209,14 @@ def theorem_3(seeds: Sequence[int] = range(4), *, frames: int = 500, spread: flo
 
     The second line is Kantorovich's inequality, needs only e_X < 1, and is attained. Frames are [Q, -Q] plus noise of
     up to `spread`, with columns scaled back to unit length.
+
+    Args:
+        seeds: Seeds of the frames.
+        frames: Random frames of each seed.
+        spread: Noise of the frames, at most.
+
+    >>> theorem_3(range(1), frames=20).holds
+    True
     """
     paper, one_sided, kantorovich = [], [], []
     for seed in _checked(seeds):

@@ -57,6 +57,17 @@ def train(
     same ones, which is cheaper but no spread over seeds. `snapshots` are numbers of steps. `progress(done, total)`
     counts steps of models. With a `checkpoint` folder the sweep is saved as it goes, and the same call continues it;
     on the same machine the result is, to the bit, that of a sweep never interrupted.
+
+    Args:
+        configs: The toys, one setting each.
+        snapshots: Steps after which weights are kept.
+        device: Where they are trained.
+        shared_data: Give all toys the same random numbers.
+        progress: Called with how many steps of models are done, and of how many.
+        checkpoint: A folder in which the sweep is saved as it goes.
+
+    >>> [model.W.shape for model in train([SVFSettings.fast(steps=1)])]
+    [torch.Size([10, 20])]
     """
     kept = _require(configs, snapshots)
     place = require_device(device)

@@ -75,6 +75,18 @@ def curve(
     Prompts are averaged first. The interval is over heads at their places, or over trainings (`over="sources"`), which
     counts heads of one training as one observation. `window` averages each over that many neighbouring checkpoints
     (the paper: 8), fewer at the ends.
+
+    Args:
+        emerged: A measured training.
+        name: What is averaged, such as sparsity.
+        role: Heads of one role. Default: of all.
+        window: Neighbouring checkpoints of an average.
+        over: Whether places or sources are the observations.
+
+    >>> from keyhole.lab.emergence import EmergenceRow
+    >>> rows = [EmergenceRow("mover", (1, 0), 0, 5, 2, 8, 6, 0.9, 3.0, S, *(0.5,) * 6) for S in (0.6, 0.2)]
+    >>> [point.mean for point in curve(Emergence((0, 100), tuple((row,) for row in rows)))]
+    [0.6, 0.2]
     """
     units, dropped = _averaged(_rows(emerged, name, role), over)
     steps = range(len(emerged.steps))
@@ -87,17 +99,30 @@ def change(
     *,
     against: str | None = None,
     role: str | None = None,
-    first: int = 0,
-    last: int = -1,
+    between: tuple[int, int] = (0, -1),
     window: int = 1,
     over: Over = "places",
 ) -> Point:
-    """By how much did a measure change between two checkpoints (by index), place by place and prompt by prompt?
+    """By how much did a measure change between two checkpoints, place by place and prompt by prompt?
 
-    `against` another measure, such as a control: by how much more than that one did it change? What is not defined at
-    both checkpoints is left out, so that a change is never one of which heads or prompts there are. `window` averages
-    around both, as in `curve`.
+    What is not defined at both checkpoints is left out, so that a change is never one of which heads or prompts there
+    are.
+
+    Args:
+        emerged: A training, measured at its checkpoints.
+        name: The measure, such as sparsity or n_recon.
+        against: Another measure, such as a control: by how much more than that one did it change? Default: none.
+        role: The role of the heads that are taken. Default: all heads.
+        between: The two checkpoints, by index. Default: the first and the last.
+        window: Around each, so many neighbouring checkpoints are averaged, as in `curve`.
+        over: The interval is over places or over sources, which are trainings.
+
+    >>> from keyhole.lab.emergence import EmergenceRow
+    >>> rows = [EmergenceRow("mover", (1, 0), 0, 5, 2, 8, 6, 0.9, 3.0, S, *(0.5,) * 6) for S in (0.6, 0.2)]
+    >>> round(change(Emergence((0, 100), tuple((row,) for row in rows))).mean, 3)
+    -0.4
     """
+    first, last = between
     rows = _smooth(_rows(emerged, name, role), window)
     if against is not None:
         rows = _less(rows, _smooth(_rows(emerged, against, role), window))

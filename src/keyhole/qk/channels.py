@@ -55,7 +55,11 @@ class InChannels:
 def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis = "linear") -> InChannels:
     """Queries and keys of all heads of a layer, or of one `head`, in channel coordinates.
 
-    `basis` is "linear" (Omega = W_Q W_K^T) or "homogeneous" (biases are part of it).
+    Args:
+        run: The run whose queries and keys are read.
+        layer: A layer with attention.
+        head: One of its heads. Default: all.
+        basis: linear: channels of W_Q W_K^T; homogeneous: biases are part of them.
 
     >>> import keyhole
     >>> in_channels(keyhole.load().run("Mary gave John a book"), 3).a.shape  # heads, positions, channels
@@ -95,6 +99,9 @@ def sparsity(terms: Float[Tensor, "channel"]) -> float:
 def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*batch"]:
     """Sparsity S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]: small if few terms carry the sum, NaN if all are zero.
 
+    Args:
+        terms: A row for each sum, channel by channel.
+
     >>> sparsity_each(torch.tensor([[0.0, 5.0], [1.0, -1.0]])).tolist()
     [0.5, 1.0]
     """
@@ -105,9 +112,14 @@ def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*bat
 def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
     """N_recon: the size of the smallest set of terms that sums to `tolerance` times the total.
 
-    `total` is the sum of the terms unless given; give it where it includes a rest outside them. None if the total is
-    not positive or the terms cannot reach it. `tolerance=1` is the paper's definition, in which tiny negative terms
-    force extra channels into the set; 0.95 or 0.99 ignores them.
+    None if the total is
+    not positive or the terms cannot reach it.
+
+    Args:
+        terms: What each channel adds.
+        tolerance: Share of the total that is reached: 1 as in the paper, where tiny negative terms force extra
+            channels into the set, which 0.95 or 0.99 ignore.
+        total: The sum, where it has a rest outside the terms. Default: the sum of the terms.
 
     >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
     (2, 1)
@@ -121,6 +133,11 @@ def n_recon_each(
     terms: Float[Tensor, "*batch channel"], total: Float[Tensor, "*batch"], tolerance: float = 1.0
 ) -> Float[Tensor, "*batch"]:
     """N_recon of every row of terms, as `n_recon`; NaN where that is None.
+
+    Args:
+        terms: A row for each sum.
+        total: The sums.
+        tolerance: As in `n_recon`.
 
     >>> n_recon_each(torch.tensor([[3.0, 1.0, -0.01], [-1.0, 0.5, 0.0]]), torch.tensor([3.99, -0.5])).tolist()
     [2.0, nan]
@@ -241,7 +258,14 @@ def channels(
 def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "linear") -> Row:
     """Channel coordinates of one query and its visible keys; a row whose scores are not reconstructed is refused.
 
-    `dest` is the query's position, as a number. The parts of a score, per visible key, are `a * B` and `rest`.
+    The parts of a score, per visible key, are `a * B` and `rest`.
+
+    Args:
+        run: The run that has the row.
+        layer: Its layer.
+        head: Its head.
+        dest: The position of its query, as a number.
+        basis: Channels without biases (linear) or with them (homogeneous).
 
     >>> import keyhole
     >>> row = score_row(keyhole.load().run("Mary gave John a book"), 3, 1, 5)

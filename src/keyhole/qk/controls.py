@@ -83,8 +83,13 @@ def rotation_control(
 ) -> RotationControl:
     """Compare the sparsity S(v) of one split with that of the same score in randomly rotated bases.
 
-    `dest` and `src` are positions or texts, as in `run.channels`; without `src`, the token that dest attends to most.
-    Fields of `RotationSettings` may be given as keywords: `kind`, `draws`, `seed` and `basis`.
+    Args:
+        run: A run of the model.
+        head: Layer and head.
+        dest: The query, by position or text. Default: the last token.
+        src: The key, by position or text. Default: the token that dest attends to most.
+        settings: How bases are rotated. Default: those of `RotationSettings`.
+        **options: Fields of `RotationSettings`: `kind`, `draws`, `seed`, `basis`.
 
     >>> import keyhole
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
@@ -203,6 +208,9 @@ class SliceUse:
 def slice_sets(terms: Float[Tensor, "pair channel"]) -> Bool[Tensor, "pair channel"]:
     """Slice sets S of the 2024 paper: which channels each pair uses, given its terms.
 
+    Args:
+        terms: What each channel adds to a score, a pair a row.
+
     >>> slice_sets(torch.tensor([[4.0, 2.0, -1.0], [-3.0, 1.0, -0.5]])).tolist()
     [[True, True, False], [True, False, False]]
     """
@@ -229,6 +237,14 @@ def slice_use(
     With `firing`, pairs are those with weight >= threshold, score >= 0 and a src that is not the first token. Without,
     one pair per prompt is drawn at random (`seed`) among those that do not fire nor attend to the first token. The
     paper's figures use the homogeneous basis, in which biases are part of the channels.
+
+    Args:
+        runs: Runs of one model.
+        head: The head, as (layer, head).
+        firing: Take pairs that fire; without, one other pair of each prompt.
+        threshold: The weight from which a pair fires.
+        basis: Of the channels; the paper has the homogeneous one.
+        seed: Seed of the other pairs.
 
     >>> import keyhole
     >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"])

@@ -97,8 +97,10 @@ class FiringTable(Sequence[Site]):
 def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None = None) -> list[Site]:
     """Every firing of a run, most above uniform first.
 
-    A pair fires if its weight is at least `tau`; None is the dynamic threshold min(1, 2.5 / visible keys). `dest`, a
-    position or a text, restricts the result to one destination.
+    Args:
+        run: A run of a model.
+        tau: The least weight. Default: the dynamic threshold min(1, 2.5 / visible keys).
+        dest: One destination, as a position or a text. Default: all.
 
     >>> import keyhole
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")

@@ -105,8 +105,14 @@ def decompose(
 ) -> Omega:
     """Decompose W_Q W_K^T of a batch of heads into singular channels, verified and with fixed signs.
 
-    Several query heads may share a key head. `layer` is named in errors, `dtype` is that of the result. A decomposition
+    A decomposition
     that does not reconstruct Omega is refused.
+
+    Args:
+        W_Q: Folded query matrices.
+        W_K: Folded key matrices; several query heads may share one.
+        layer: The layer that errors name.
+        dtype: Of the result. Default: that of the matrices.
 
     >>> W_Q, W_K = torch.eye(3)[None, :, :2], torch.diag(torch.tensor([3.0, 2.0, 1.0]))[None, :, :2]
     >>> decompose(W_Q, W_K).sigma
@@ -135,6 +141,10 @@ def blocks(sigma: Float[Tensor, "*heads channel"], rtol: float = 1e-3) -> Int[Te
 
     Two neighbours are of one block if their values differ by at most `rtol`, relative. Inside a block the singular
     vectors are free to rotate, and another SVD routine may return other ones.
+
+    Args:
+        sigma: Singular values, largest first.
+        rtol: The largest relative difference within a block.
 
     >>> blocks(torch.tensor([3.0, 2.0, 1.9999, 1.0])).tolist()
     [0, 1, 1, 2]

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import wraps
+from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -76,6 +76,12 @@ def choices_of(record: type[Any]) -> tuple[Choice, ...]:
     >>> [(choice.name, choice.default, choice.words) for choice in choices_of(CurveSettings)][2]
     ('tokens', 'dropped', ('dropped', 'kept'))
     """
+    kind: Any = record
+    return _choices(kind)
+
+
+@cache  # records are made often, and their types are slow to read
+def _choices(record: Any) -> tuple[Choice, ...]:
     hints, choices = get_type_hints(record), []
     for each in fields(record):
         hint = hints[each.name]

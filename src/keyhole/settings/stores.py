@@ -1,7 +1,8 @@
 """How are all prompts of a bulk run traced? What decides the circuits, to the last digit: a store keeps all of it."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from keyhole.errors import KeyholeError
 from keyhole.settings.fields import option, require_choices, takes_old_names
@@ -11,6 +12,7 @@ from keyhole.settings.tracing import ACCPP, TAU, MetricName, Probability, TraceS
 Wrong = Literal["keep", "skip"]
 FixedTau = Literal["dynamic"] | float
 BOS = "Put a beginning-of-sequence token first, or do not. Default: as the tokenizer does."
+PART = 64  # prompts of a part
 MOST = 32  # prompts that a prompt is measured against
 
 
@@ -98,3 +100,22 @@ class Tracing(TraceSettings):
         accpp = {"tau": self.tau, "keys": self.keys, "sinks": self.first_token}
         usual = "linear where there are wrong answers"
         return {"seeds": rule or usual, "seed_tau": share, **through, **accpp, **for_all}
+
+
+@dataclass(frozen=True)
+class BulkSettings:
+    """Which prompts a store has, and how many of them are written together."""
+
+    n: int | None = option(None, "How many prompts. Default: the task's usual number; of a file, all.")
+    seed: int = option(0, "Seed of the task's prompts.")
+    choices: Mapping[str, Any] | None = option(None, "Choices of the task, by name.")
+    part: int = option(PART, "How many prompts are written together; a stop loses at most these.")
+
+
+class BulkOptions(TypedDict, total=False):
+    """The fields of `BulkSettings`, for functions that take them as keywords."""
+
+    n: int | None
+    seed: int
+    choices: Mapping[str, Any] | None
+    part: int

@@ -5,11 +5,12 @@ from keyhole.store.engines import Local, Ray
 from keyhole.store.manifest import Manifest, Outcome, Status, manifest_of
 from keyhole.store.model import model_of
 from keyhole.store.parts import Damaged, Part, make_part
-from keyhole.store.pilot import Estimate, Load, Memory, Rates, Shape
-from keyhole.store.settings import Tracing
+from keyhole.store.pilot import Estimate, Load, Memory, Rates
+from keyhole.store.settings import BulkSettings, Tracing
 from keyhole.store.store import Check, Store, make_store, open_store
 
 __all__ = [
+    "BulkSettings",
     "Check",
     "Damaged",
     "Estimate",
@@ -21,7 +22,6 @@ __all__ = [
     "Part",
     "Rates",
     "Ray",
-    "Shape",
     "Status",
     "Store",
     "Tracing",

@@ -40,8 +40,8 @@ class Batch:
     forward: float  # seconds
     trace: float
     padded: int = 0  # tokens of all, were each as long as the longest
-    held: int = 0  # bytes, before it ...
-    peak: int = 0  # ... and at the most
+    held: int = 0  # bytes of memory before it
+    peak: int = 0  # and at the most
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class _Ran:
     ids: AnswerIds
     said: Answered
 
-    def outcome(self, found: Circuit | KeyholeError, tracing: Tracing, why: str | None = None) -> Outcome:
-        """As it is kept; the run itself is not, for memory would grow with the prompts. `why` it was not measured."""
+    def outcome(self, result: Circuit | KeyholeError, tracing: Tracing, why: str | None = None) -> Outcome:
+        """As it is kept; the run and directions of MLPs are not: memory would grow. `why` it was not measured."""
         about: Any = {"index": self.index, "example": self.example, **asdict(self.said)}
-        if isinstance(found, KeyholeError):
-            status: Status = "empty" if isinstance(found, NothingToTraceError) else "failed"
-            return Outcome(status=status, error=str(found), **about)
-        vectors = signal_vectors(found) if tracing.signals else None
-        status = "circuit" if found.has_heads else "headless"
-        return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, error=why, **about)
+        if isinstance(result, KeyholeError):
+            status: Status = "empty" if isinstance(result, NothingToTraceError) else "failed"
+            return Outcome(status=status, error=str(result), **about)
+        vectors = signal_vectors(result) if tracing.signals else None
+        status, kept = "circuit" if result.has_heads else "headless", replace(result, run=None, directions={})
+        return Outcome(status=status, circuit=kept, signals=vectors, error=why, **about)
 
     @property
     def targets(self) -> list[int]:
@@ -85,13 +85,13 @@ def trace_batch(
     start = _now(model)
     ran = _run(model, first, examples, tracing)
     between = _now(model)
-    wanted = [one for one in ran if isinstance(one, _Ran) and (tracing.wrong == "keep" or one.said.correct)]
+    wanted = [prompt for prompt in ran if isinstance(prompt, _Ran) and (tracing.wrong == "keep" or prompt.said.correct)]
     traced: dict[int, Outcome] = {}
-    for one, made in zip(wanted, _found(wanted, tracing, alike), strict=True):
-        circuit, why = _measured(one, made, tracing, alike) if tracing.measured == "effects" else (made, None)
-        traced[one.index] = one.outcome(circuit, tracing, why)
-    outcomes = [one if isinstance(one, Outcome) else traced.get(one.index) or one.skipped() for one in ran]
-    lengths = [len(one.run) for one in ran if isinstance(one, _Ran)] or [0]
+    for prompt, result in zip(wanted, _searched(wanted, tracing, alike), strict=True):
+        circuit, why = _measured(prompt, result, tracing, alike) if tracing.measured == "effects" else (result, None)
+        traced[prompt.index] = prompt.outcome(circuit, tracing, why)
+    outcomes = [each if isinstance(each, Outcome) else traced.get(each.index) or each.skipped() for each in ran]
+    lengths = [len(prompt.run) for prompt in ran if isinstance(prompt, _Ran)] or [0]
     took = (between - start, _now(model) - between)
     return Batch(tuple(outcomes), fmean(lengths), *took, padded=len(lengths) * max(lengths))
 
@@ -108,10 +108,10 @@ def _ran(index: int, example: Example, run: Run | KeyholeError) -> _Ran | Outcom
         if not isinstance(run, KeyholeError):
             ids = answer_ids(run.model, example)
             return _Ran(index, example, run, ids, answered(run, example, ids))
-        told = str(run)
+        message = str(run)
     except KeyholeError as error:
-        told = str(error)
-    return Outcome(index=index, example=example, status="failed", error=told)
+        message = str(error)
+    return Outcome(index=index, example=example, status="failed", error=message)
 
 
 def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | KeyholeError]:
@@ -122,7 +122,7 @@ def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | Ke
         return [_bare(error)] if len(texts) == 1 else [_runs(model, [text], bos)[0] for text in texts]
 
 
-def _found(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[Circuit | KeyholeError]:
+def _searched(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[Circuit | KeyholeError]:
     """Circuits that were traced, or that suffice."""
     if tracing.measured != "sufficient":
         return _circuits(ran, tracing)
@@ -136,32 +136,32 @@ def _found(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[C
 
 def _sufficient(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[Circuit | KeyholeError]:
     """The circuits that suffice for some prompts, or why there are none."""
-    asked = [_asked(one, tracing, alike) for one in ran]
-    askable = [one for one in asked if isinstance(one, SearchRequest)]
-    made = iter(sufficient_together(askable, SufficientSettings(tracing.level, tracing.both_signs)))
-    circuits = [next(made) if isinstance(one, SearchRequest) else one for one in asked]
-    return [_bare(one) if isinstance(one, KeyholeError) else one for one in circuits]
+    requests = [_request(prompt, tracing, alike) for prompt in ran]
+    possible = [request for request in requests if isinstance(request, SearchRequest)]
+    results = iter(sufficient_together(possible, SufficientSettings(tracing.level, tracing.both_signs)))
+    circuits = [next(results) if isinstance(request, SearchRequest) else request for request in requests]
+    return [_bare(circuit) if isinstance(circuit, KeyholeError) else circuit for circuit in circuits]
 
 
-def _asked(one: _Ran, tracing: Tracing, alike: Alike | None) -> SearchRequest | KeyholeError:
-    """What is asked of one prompt, or why that cannot be."""
+def _request(prompt: _Ran, tracing: Tracing, alike: Alike | None) -> SearchRequest | KeyholeError:
+    """Which circuit is searched for in one prompt, or why that cannot be."""
     try:
-        others = like_of(one.run.model, one.example, alike, tracing.bos)
-        return ask(one.run, one.targets, against=one.against(tracing), like=others)
+        others = like_of(prompt.run.model, prompt.example, alike, tracing.bos)
+        return ask(prompt.run, prompt.targets, against=prompt.against(tracing), like=others)
     except KeyholeError as error:
         return error
 
 
 def _measured(
-    one: _Ran, found: Circuit | KeyholeError, tracing: Tracing, alike: Alike | None
+    prompt: _Ran, result: Circuit | KeyholeError, tracing: Tracing, alike: Alike | None
 ) -> tuple[Circuit | KeyholeError, str | None]:
     """A circuit with its effects; where they cannot be measured it is kept without them, and why."""
-    if isinstance(found, KeyholeError):
-        return found, None
+    if isinstance(result, KeyholeError):
+        return result, None
     try:
-        return found.effects(like=like_of(one.run.model, one.example, alike, tracing.bos)), None
+        return result.effects(like=like_of(prompt.run.model, prompt.example, alike, tracing.bos)), None
     except KeyholeError as error:
-        return found, f"effects were not measured: {error}"
+        return result, f"effects were not measured: {error}"
 
 
 def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeError]:
@@ -169,25 +169,25 @@ def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeEr
     if not ran:
         return []
     if tracing.svt is not None:
-        return [_svt_circuit(one, tracing, tracing.svt) for one in ran]
-    targets, against = [one.targets for one in ran], [one.against(tracing) for one in ran]
+        return [_svt_circuit(prompt, tracing, tracing.svt) for prompt in ran]
+    targets, against = [prompt.targets for prompt in ran], [prompt.against(tracing) for prompt in ran]
     try:
-        found = trace_many([one.run for one in ran], targets, against=against, settings=tracing)
+        circuits = trace_many([prompt.run for prompt in ran], targets, against=against, settings=tracing)
     except KeyholeError as error:
-        return [_bare(error)] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
-    return [_bare(one.error) if isinstance(one, Untraced) else one for one in found]
+        return [_bare(error)] if len(ran) == 1 else [_circuits([prompt], tracing)[0] for prompt in ran]
+    return [_bare(circuit.error) if isinstance(circuit, Untraced) else circuit for circuit in circuits]
 
 
-def _svt_circuit(one: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit | KeyholeError:
+def _svt_circuit(prompt: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit | KeyholeError:
     """The circuit of one prompt by svt, or why there is none; tokens of a start may be called by their roles."""
 
     def token(where: int | str) -> int | str:
         if not isinstance(where, str):
             return where
-        if where in one.example.roles:
-            return one.example.position(one.run, where)
-        if all(text.strip() != where.strip() for text in one.run.tokens):
-            roles = ", ".join(one.example.roles)
+        if where in prompt.example.roles:
+            return prompt.example.position(prompt.run, where)
+        if all(text.strip() != where.strip() for text in prompt.run.tokens):
+            roles = ", ".join(prompt.example.roles)
             raise KeyholeError(
                 f"start names {where!r}, which is no token of this prompt and none of its roles ({roles})."
             )
@@ -198,7 +198,8 @@ def _svt_circuit(one: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit 
             each if len(each) == 2 else (*each[:2], token(each[2]), token(each[3])) for each in settings.start or ()
         ]
         placed = replace(settings, start=starts or None)
-        return trace_svt(one.run, one.targets, against=one.against(tracing), settings=placed, metric=tracing.metric)
+        against = prompt.against(tracing)
+        return trace_svt(prompt.run, prompt.targets, against=against, settings=placed, metric=tracing.metric)
     except KeyholeError as error:
         return _bare(error)
 
@@ -244,11 +245,11 @@ class Block:
 
 def trace_block(model: Model, block: Block, tracing: Tracing) -> list[Outcome]:
     """What became of each prompt of a block."""
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for first, examples in block.batches(tracing.batch):
         done = block.begun.get(first)
-        found += done if done is not None else batch_of(model, block, first, examples, tracing=tracing).outcomes
-    return found
+        outcomes += done if done is not None else batch_of(model, block, first, examples, tracing=tracing).outcomes
+    return outcomes
 
 
 def batch_of(model: Model, block: Block, first: int, examples: Sequence[Example], *, tracing: Tracing) -> Batch:
@@ -256,8 +257,8 @@ def batch_of(model: Model, block: Block, first: int, examples: Sequence[Example]
     try:
         return trace_batch(model, first, examples, tracing, block.alike)
     except Exception as error:  # refusals are outcomes: this is a bug, or memory that did not suffice
-        where, what = _culprit(model, first, examples, tracing, block.alike) or (_together(first, examples), error)
-        raise BlockFailedError(f"part {block.number} stopped at {where}: {_told(what)}") from error
+        place, cause = _culprit(model, first, examples, tracing, block.alike) or (_together(first, examples), error)
+        raise BlockFailedError(f"part {block.number} stopped at {place}: {_in_one_line(cause)}") from error
 
 
 def _culprit(
@@ -276,10 +277,10 @@ def _together(first: int, examples: Sequence[Example]) -> str:
     return f"prompts {first} to {first + len(examples) - 1} together"
 
 
-def _told(error: Exception) -> str:
+def _in_one_line(error: Exception) -> str:
     """An unexpected error in one line, and where it was raised."""
-    said, at = str(error).strip().splitlines(), error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    place = f" ({Path(at.tb_frame.f_code.co_filename).name}, line {at.tb_lineno})" if at is not None else ""
-    return f"{type(error).__name__}: {said[0] if said else 'no more is known'}{place}."
+    message, frame = str(error).strip().splitlines(), error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    place = f" ({Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno})" if frame is not None else ""
+    return f"{type(error).__name__}: {message[0] if message else 'no more is known'}{place}."

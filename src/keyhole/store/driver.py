@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import transformers
@@ -15,12 +15,13 @@ from keyhole.errors import KeyholeError
 from keyhole.models.load import Source, load
 from keyhole.models.model import Model
 from keyhole.progress import Progress, silent
+from keyhole.settings.fields import chosen
 from keyhole.store.batches import Block, BlockFailedError
 from keyhole.store.engines import Engine, EngineName, engine_of
-from keyhole.store.manifest import PART, Manifest, manifest_of
+from keyhole.store.manifest import Manifest, manifest_of
 from keyhole.store.parts import Part
 from keyhole.store.pilot import Estimate, estimate_of, pilot, sample
-from keyhole.store.settings import Tracing, alike_in, drawn
+from keyhole.store.settings import BulkOptions, BulkSettings, Tracing, alike_in, drawn
 from keyhole.store.store import Store, make_store
 from keyhole.store.workers import Job, source_of
 from keyhole.tasks.catalogue import CATALOGUE
@@ -40,13 +41,11 @@ def bulk(
     model: Model | Source | None = None,
     *,
     out: Path | str,
-    n: int | None = None,
-    seed: int = 0,
-    choices: Mapping[str, Any] | None = None,
-    engine: EngineName | Engine = "local",
-    part: int = PART,
+    settings: BulkSettings | None = None,
     tracing: Tracing | None = None,
+    engine: EngineName | Engine = "local",
     progress: Progress = silent,
+    **options: Unpack[BulkOptions],
 ) -> Store:
     """Trace many prompts into a store, and go on where an earlier call stopped.
 
@@ -54,16 +53,19 @@ def bulk(
         what: The prompts: a task's name such as "ioi", a JSON Lines file, or examples.
         model: A loaded model, or what `keyhole.load` takes. Default: the organism.
         out: The store: a folder, which is made or gone on with.
-        n: How many prompts. Default: as many as the task usually has; of a file, all.
-        seed: Of a task's prompts.
-        choices: Of a task, such as {"design": "mixed"}.
-        engine: "local" or "ray", or one with settings: `keyhole.store.Local(workers=4)`, `keyhole.store.Ray(...)`.
-        part: Prompts that are written together, and lost together if the work is interrupted.
+        settings: Which prompts, and how many are written together: a `keyhole.store.BulkSettings`, whose fields are the
+            choices below.
         tracing: A `keyhole.store.Tracing`: by which method and how to trace, what to do with prompts that the model
             gets wrong, and how many prompts to trace together (`batch`), which bounds memory. With `effects`, circuits
             are measured against prompts like theirs: a task draws these, and of a file they are others of the same
             template and length. With `sufficient`, circuits that suffice are searched for instead.
+        engine: "local" or "ray", or one with settings: `keyhole.store.Local(workers=4)`, `keyhole.store.Ray(...)`.
         progress: Called with the number of prompts done and their total.
+        **options: Choices by name; beside a record they change it:
+            - `n`: How many prompts. Default: as many as the task usually has; of a file, all.
+            - `seed`: Of a task's prompts.
+            - `choices`: Of a task, such as {"design": "mixed"}.
+            - `part`: Prompts that are written together, and lost together if the work is interrupted.
 
     Returns:
         A `Store`, whose tables any tool that knows Parquet reads.
@@ -71,8 +73,8 @@ def bulk(
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
     """
-    by = engine_of(engine)
-    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
+    by, which = engine_of(engine), chosen(settings, BulkSettings, options)
+    planned = _plan(what, model, which, tracing or Tracing())
     store = make_store(out, planned.manifest)
     with store.writing():
         left = _left(store, planned.blocks)
@@ -85,23 +87,21 @@ def estimate(
     what: What,
     model: Model | Source | None = None,
     *,
-    n: int | None = None,
-    seed: int = 0,
-    choices: Mapping[str, Any] | None = None,
-    engine: EngineName | Engine = "local",
-    part: int = PART,
+    settings: BulkSettings | None = None,
     tracing: Tracing | None = None,
+    engine: EngineName | Engine = "local",
     progress: Progress = silent,
+    **options: Unpack[BulkOptions],
 ) -> Estimate:
     """What would `bulk` need, with the same arguments? Times a few prompts on this machine, and writes nothing."""
     workers = engine_of(engine).workers or os.cpu_count() or 1
-    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
+    planned = _plan(what, model, chosen(settings, BulkSettings, options), tracing or Tracing())
     loaded, blocks = planned.model, planned.blocks
     measured = sample(loaded, blocks, planned.tracing, progress)
     if not measured:
-        raise KeyholeError("no prompt of the sample could be traced: run it without --estimate, which tells why.")
-    found: Any = {"manifest": planned.manifest, "workers": workers, "measured": measured, "kept": False}
-    return estimate_of(loaded, blocks, planned.tracing, **found)
+        raise KeyholeError("no prompt of the sample could be traced: run it without --estimate, which says why.")
+    given: Any = {"manifest": planned.manifest, "workers": workers, "measured": measured, "kept": False}
+    return estimate_of(loaded, blocks, planned.tracing, **given)
 
 
 @dataclass(frozen=True)
@@ -114,24 +114,17 @@ class _Plan:
     manifest: Manifest
 
 
-def _plan(
-    what: What,
-    model: Model | Source | None,
-    *,
-    asked: tuple[int | None, int, Mapping[str, Any]],
-    part: int,
-    tracing: Tracing,
-) -> _Plan:
+def _plan(what: What, model: Model | Source | None, settings: BulkSettings, tracing: Tracing) -> _Plan:
     loaded = model if isinstance(model, Model) else load(model)
     _require_starts(loaded, tracing)
-    examples, task = _examples(what, loaded, *asked)
+    examples, task = _examples(what, loaded, settings)
     manifest = manifest_of(
         examples,
         model=model_facts(loaded),
         settings=tracing.plain(),
         task=task,
         versions={"keyhole": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
-        part=part,
+        part=settings.part,
         signals=loaded.dims.d_model if tracing.signals else None,
     )
     spans = [manifest.span(number) for number in range(manifest.parts)]
@@ -155,28 +148,28 @@ def _require_starts(model: Model, tracing: Tracing) -> None:
             )
 
 
-def _examples(
-    what: What, model: Model, n: int | None, seed: int, choices: Mapping[str, Any]
-) -> tuple[list[Example], dict[str, Any]]:
+def _examples(what: What, model: Model, settings: BulkSettings) -> tuple[list[Example], dict[str, Any]]:
     """The prompts, and how a store calls them. A seed and choices are a task's; a file is known by what it says."""
+    n, seed, choices = settings.n, settings.seed, settings.choices or {}
     if not isinstance(what, str | Path):
         if choices or not 0 <= (n or 0) <= len(what):
             raise KeyholeError(f"{len(what)} examples are given: n takes the first of them, and choices are a task's.")
-        return list(what[:n]), {"name": ", ".join(sorted({one.task for one in what})), "seed": None, "choices": {}}
-    found, name = examples_of(what, model, n, seed, **choices), str(what).replace("-", "_")
+        tasks = sorted({example.task for example in what})
+        return list(what[:n]), {"name": ", ".join(tasks), "seed": None, "choices": {}}
+    examples, name = examples_of(what, model, n, seed, **choices), str(what).replace("-", "_")
     if isinstance(what, str) and name in CATALOGUE:
-        return found, {"name": name, "seed": seed, "choices": dict(choices)}
-    return found, {"name": Path(what).name, "seed": None, "choices": {}}
+        return examples, {"name": name, "seed": seed, "choices": dict(choices)}
+    return examples, {"name": Path(what).name, "seed": None, "choices": {}}
 
 
 def _left(store: Store, blocks: Sequence[Block]) -> list[Block]:
-    """What is still to be done; what is there already, and what of it is damaged, is told."""
-    found = store.check()
-    for damaged in found.damaged:
+    """What is still to be done; what is there already, and what of it is damaged, is logged."""
+    check = store.check()
+    for damaged in check.damaged:
         _LOG.info(f"{damaged} It is traced again." if damaged.number is not None else str(damaged))
-    if found.done:
-        _LOG.info(f"{len(found.done)} of {len(blocks)} parts are in {store.path} already.")
-    return [block for block in blocks if block.number not in found.done]
+    if check.done:
+        _LOG.info(f"{len(check.done)} of {len(blocks)} parts are in {store.path} already.")
+    return [block for block in blocks if block.number not in check.done]
 
 
 def _estimated(
@@ -191,7 +184,7 @@ def _estimated(
 
 
 def _trace(store: Store, plan: _Plan, left: Sequence[Block], engine: Engine, progress: Progress) -> None:
-    """Trace what is left and write it; blocks that fail are told at the end, when all others are there."""
+    """Trace what is left and write it; blocks that fail are reported at the end, when all others are there."""
     if engine.here:
         left, expected = _estimated(plan, left, store.manifest, engine)
         if expected is not None:
@@ -211,8 +204,8 @@ def _trace(store: Store, plan: _Plan, left: Sequence[Block], engine: Engine, pro
             elif len(failed := [*failed, part]) == _FAILURES:
                 break
     if failed:
-        told = " ".join(str(one) for one in failed)
+        reasons = " ".join(str(error) for error in failed)
         raise KeyholeError(
-            f"{told} All that was finished is in {store.path} ({done} of {total} prompts). The same command tries the "
-            "rest again; if memory did not suffice, begin anew with a smaller batch."
+            f"{reasons} All that was finished is in {store.path} ({done} of {total} prompts). The same command tries "
+            "the rest again; if memory did not suffice, begin anew with a smaller batch."
         )

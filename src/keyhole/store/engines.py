@@ -21,7 +21,7 @@ from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.model import Model
 from keyhole.progress import begin_worker, few_threads
 from keyhole.store.batches import Block
-from keyhole.store.workers import Done, Job, Parts, made, work
+from keyhole.store.workers import Done, Job, Parts, part_by, work
 
 _LOG = logging.getLogger("keyhole")
 _RETRIES = 3  # times that processes may die without a block being finished in between
@@ -53,7 +53,7 @@ class Local:
 def _in_this_process(model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
     for block in blocks:
         try:
-            done: Done = made(model, job, block)
+            done: Done = part_by(model, job, block)
         except KeyholeError as error:
             done = error
         yield block, done
@@ -149,8 +149,8 @@ class Ray:
             try:
                 yield from _hand_out(ray, actors, ray.put(job), blocks)  # put there once, not with every block
             finally:
-                for one in actors:
-                    ray.kill(one)
+                for actor in actors:
+                    ray.kill(actor)
 
 
 class Tracer:
@@ -188,7 +188,7 @@ def _hand_out(ray: Any, actors: Sequence[Any], job: Any, blocks: Sequence[Block]
 def _got(ray: Any, ref: Any, block: Block | None) -> Done:
     """What came back; what Ray itself could not do, in our words."""
     try:
-        found: Done = ray.get(ref)
+        done: Done = ray.get(ref)
     except ray.exceptions.RayError as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         at = "a worker could not begin" if block is None else f"part {block.number} was given up"
@@ -196,7 +196,7 @@ def _got(ray: Any, ref: Any, block: Block | None) -> Done:
             f"{at}: {said} Workers were restarted {_RETRIES} times at most; every machine of the cluster needs "
             "Keyhole, the model and memory for both. What was finished is kept."
         ) from error
-    return found
+    return done
 
 
 @contextmanager
@@ -254,9 +254,9 @@ class Engine(Protocol):
         """Each block with its part as soon as it is done, in any order."""
 
 
-def engine_of(asked: EngineName | Engine) -> Engine:
+def engine_of(engine: EngineName | Engine) -> Engine:
     """An engine by its name, or as it is given."""
-    if not isinstance(asked, str):
-        return asked
-    require_choice("engine", asked, EngineName)
-    return Local() if asked == get_args(EngineName)[0] else Ray()
+    if not isinstance(engine, str):
+        return engine
+    require_choice("engine", engine, EngineName)
+    return Local() if engine == get_args(EngineName)[0] else Ray()

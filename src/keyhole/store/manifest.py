@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.settings.stores import PART
 from keyhole.strict import Index, is_index, parse_json, quoted, read, require
 from keyhole.tasks.example import Example
 
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from keyhole.store.store import Store, Where
 
 SCHEMA = 1
-PART = 64  # prompts
 MANIFEST = "manifest.json"
-_FIELDS = tuple(one.name for one in fields(Example))
+_FIELDS = tuple(field.name for field in fields(Example))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,42 +112,43 @@ def manifest_text(manifest: Manifest) -> str:
 
 def manifest_from(text: str) -> Manifest:
     """A manifest from its JSON document; what is damaged, foreign or of another schema is refused."""
-    told = parse_json(text)
-    require(isinstance(told, dict) and told.pop("keyhole", None) == "store", "it is no manifest of a store.")
-    schema = told.get("schema")
+    document = parse_json(text)
+    require(isinstance(document, dict) and document.pop("keyhole", None) == "store", "it is no manifest of a store.")
+    schema = document.get("schema")
     newer = " A newer Keyhole wrote it: update." if is_index(schema) and schema > SCHEMA else ""
     require(schema == SCHEMA, f"its schema is {quoted(schema)}, and this version reads {SCHEMA}.{newer}")
-    manifest = read(Manifest, told)
+    manifest = read(Manifest, document)
     require("fingerprint" in manifest.model, "its model has no fingerprint.")
     n, part, parts = manifest.n, manifest.part, len(manifest.prompts)
     require(part > 0 and parts == -(-n // part), f"{n} prompts in parts of {part} are not {parts} parts.")
     return manifest
 
 
-def differences(there: Manifest, here: Manifest) -> list[str]:
+def differences(theirs: Manifest, ours: Manifest) -> list[str]:
     """What sets two stores apart, each with both values. Versions and the model's name decide no number."""
-    found: list[str] = []
+    reasons: list[str] = []
     for name in ("schema", "n", "part", "labels", "signals"):
-        found += _differ(name, getattr(there, name), getattr(here, name))
+        reasons += _differ(name, getattr(theirs, name), getattr(ours, name))
     for name in ("model", "settings", "task"):
-        if name == "settings" and there.method != here.method:  # which have no other setting in common
-            found += _differ("settings method", there.method, here.method)
+        if name == "settings" and theirs.method != ours.method:  # which have no other setting in common
+            reasons += _differ("settings method", theirs.method, ours.method)
             continue
-        old, new = getattr(there, name), getattr(here, name)
+        old, new = getattr(theirs, name), getattr(ours, name)
         for key in sorted({*old, *new} - ({"name"} if name == "model" else set())):
-            found += _differ(f"{name} {key}", old.get(key), new.get(key))
-    other = [i for i, pair in enumerate(zip(there.prompts, here.prompts, strict=False)) if pair[0] != pair[1]]
-    if other and there.part == here.part:
-        found.append(f"{len(other)} of {there.parts} parts have other prompts, first prompts {_told(there, other[0])}")
-    return found
+            reasons += _differ(f"{name} {key}", old.get(key), new.get(key))
+    other = [i for i, pair in enumerate(zip(theirs.prompts, ours.prompts, strict=False)) if pair[0] != pair[1]]
+    if other and theirs.part == ours.part:
+        first = _first_prompts(theirs, other[0])
+        reasons.append(f"{len(other)} of {theirs.parts} parts have other prompts, first prompts {first}")
+    return reasons
 
 
-def _differ(name: str, there: Any, here: Any) -> Iterator[str]:
-    if there != here:
-        yield f"{name} is {quoted(there)} there and {quoted(here)} here"
+def _differ(name: str, theirs: Any, ours: Any) -> Iterator[str]:
+    if theirs != ours:
+        yield f"{name} is {quoted(theirs)} there and {quoted(ours)} here"
 
 
-def _told(manifest: Manifest, number: int) -> str:
+def _first_prompts(manifest: Manifest, number: int) -> str:
     span = manifest.span(number)
     return f"{span[0]} to {span[-1]}"
 
@@ -174,7 +175,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class Outcome:
     """One prompt of a run over many.
 
-    The model's own answer is None where it was never asked: a prompt that failed before it ran.
+    The model's own answer is None where it did not run: a prompt that failed before it ran.
     """
 
     index: int  # in the whole run
@@ -192,8 +193,8 @@ class Outcome:
     def __post_init__(self) -> None:
         require_choice("status", self.status, Status)
         if (self.circuit is not None) != (self.status in ("circuit", "headless")):
-            told = "no circuit" if self.circuit is None else "a circuit"
-            raise KeyholeError(f'prompt {self.index} cannot have status "{self.status}" and {told}.')
+            circuit = "no circuit" if self.circuit is None else "a circuit"
+            raise KeyholeError(f'prompt {self.index} cannot have status "{self.status}" and {circuit}.')
         if self.circuit is not None and self.circuit.has_heads != (self.status == "circuit"):
             raise KeyholeError(f'prompt {self.index}: a circuit is "headless" if it has no heads, and only then.')
         if self.status == "failed" and not self.error:
@@ -207,17 +208,17 @@ T = TypeVar("T")
 
 def traced_prompts(store: "Store", where: "Where" = None) -> Int[np.ndarray, "circuits"]:
     """The prompts that have a circuit, of those that `where` (of the table `prompts`) asks for; in order."""
-    found = store.table("prompts", columns=["prompt"], where=where)["prompt"].to_numpy()
-    return np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
+    chosen = store.table("prompts", columns=["prompt"], where=where)["prompt"].to_numpy()
+    return np.intersect1d(chosen, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
 
 
 def label_columns(store: "Store", where: Mapping[str, object]) -> dict[str, object]:
-    """What is asked of a store's prompts, labels called by their own names: their columns have texts alone."""
+    """Conditions on a store's prompts with labels called by their columns, which have texts alone."""
     labels = {name: f"label_{name}" for name in store.manifest.labels}
-    found = {labels.get(name, name): value for name, value in where.items()}
+    wanted = {labels.get(name, name): value for name, value in where.items()}
     return {
         name: str(value) if name in labels.values() and isinstance(value, int) else value
-        for name, value in found.items()
+        for name, value in wanted.items()
     }
 
 

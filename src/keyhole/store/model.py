@@ -20,14 +20,14 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
     from keyhole.models.load import load
     from keyhole.models.model import Model
 
-    told = store.manifest.model
+    facts = store.manifest.model
     if isinstance(model, Model):
-        found = model
+        loaded = model
     else:
-        name = told.get("name")
+        name = facts.get("name")
         source = source_named(name) if model is None else model
         try:
-            found = load(source)
+            loaded = load(source)
         except KeyholeError as error:
             if model is not None:
                 raise
@@ -35,9 +35,9 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
                 f"{store.path} was made with {name}, which cannot be loaded from here: {error}"
             ) from error
     require_same_weights(
-        found.fingerprint(),
-        told["fingerprint"],
-        f"{store.path} was made with {told.get('name')}, and {found.name} has other weights, or the same "
-        f"ones in another precision than {found.hf.dtype}: its circuits say nothing of them. Give what made it.",
+        loaded.fingerprint(),
+        facts["fingerprint"],
+        f"{store.path} was made with {facts.get('name')}, and {loaded.name} has other weights, or the same "
+        f"ones in another precision than {loaded.hf.dtype}: its circuits say nothing of them. Give what made it.",
     )
-    return found
+    return loaded

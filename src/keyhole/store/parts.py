@@ -32,7 +32,7 @@ LOCK, WRITER = ".lock", ".writer.json"
 
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """Write alone, or be told who writes. The lock file stays: one that is removed can be held twice."""
+    """Write alone, or refuse with the name of who does. The lock file stays: if it were removed, two could hold it."""
     with unwritable(root):
         try:
             lock = FileLock(root / LOCK, timeout=0).acquire()
@@ -40,8 +40,8 @@ def alone(root: Path) -> Iterator[None]:
             raise UnwritableError(f"{_writer(root)} writes to {root}: wait for it, or stop it, then go on.") from error
     with lock:
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        told = {"pid": os.getpid(), "host": platform.node(), "since": since}
-        write_at_once(root / WRITER, json.dumps(told) + "\n")
+        writer = {"pid": os.getpid(), "host": platform.node(), "since": since}
+        write_at_once(root / WRITER, json.dumps(writer) + "\n")
         try:
             yield
         finally:
@@ -51,18 +51,18 @@ def alone(root: Path) -> Iterator[None]:
 
 @contextmanager
 def unwritable(root: Path) -> Iterator[None]:
-    """What the disk refuses, told with its reason."""
+    """What the disk refuses, with its reason."""
     try:
         yield
     except OSError as error:
-        told = f"cannot write into {root} ({error.strerror or error}): make room or give rights, and go on."
-        raise UnwritableError(told) from error
+        message = f"cannot write into {root} ({error.strerror or error}): make room or give rights, and go on."
+        raise UnwritableError(message) from error
 
 
 def _writer(root: Path) -> str:
     try:
-        told = parse_json(read_text(root / WRITER))
-        return f"process {told['pid']} on {told['host']}, since {told['since']},"
+        writer = parse_json(read_text(root / WRITER))
+        return f"process {writer['pid']} on {writer['host']}, since {writer['since']},"
     except (KeyholeError, KeyError, TypeError):  # it has the lock and has not yet said who it is
         return "another process"
 
@@ -75,14 +75,14 @@ def table_of(manifest: Manifest, table: str, rows: Rows) -> "pa.Table":
     import pyarrow as pa
 
     schema = arrow_schema(manifest, table)
-    made = []
+    arrays = []
     for column in schema:
         try:
-            made.append(pa.array(rows[column.name], column.type))
+            arrays.append(pa.array(rows[column.name], column.type))
         except (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError) as error:
             raise KeyholeError(f"column {column.name} of {table} cannot hold what was found: {error}.") from error
-        _require_sound(table, column.name, rows, made[-1])
-    return pa.table(made, schema=schema)
+        _require_sound(table, column.name, rows, arrays[-1])
+    return pa.table(arrays, schema=schema)
 
 
 def parquet_of(table: "pa.Table") -> bytes:
@@ -108,23 +108,23 @@ def parquet_of(table: "pa.Table") -> bytes:
     return bytes(out.getvalue())
 
 
-def _require_sound(table: str, name: str, rows: Rows, made: "pa.Array") -> None:
+def _require_sound(table: str, name: str, rows: Rows, array: "pa.Array") -> None:
     """All numbers of a store are finite, and its integers count or number something."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    nested = pa.types.is_list(made.type) or pa.types.is_fixed_size_list(made.type)
-    flat = pc.list_flatten(made) if nested else made
+    nested = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
+    flat = pc.list_flatten(array) if nested else array
     if pa.types.is_floating(flat.type):
-        sound, told = pc.is_finite(flat), "finite numbers"
+        sound, kind = pc.is_finite(flat), "finite numbers"
     elif pa.types.is_integer(flat.type):
-        sound, told = pc.greater_equal(flat, pa.scalar(0, flat.type)), "numbers from 0"
+        sound, kind = pc.greater_equal(flat, pa.scalar(0, flat.type)), "numbers from 0"
     else:
         return
     at = pc.index(sound, pa.scalar(False)).as_py()
     if at >= 0:
-        row = pc.list_parent_indices(made)[at].as_py() if nested else at
-        raise KeyholeError(f"{name} of {table} holds {told}, but prompt {rows['prompt'][row]} has {flat[at].as_py()}.")
+        row = pc.list_parent_indices(array)[at].as_py() if nested else at
+        raise KeyholeError(f"{name} of {table} holds {kind}, but prompt {rows['prompt'][row]} has {flat[at].as_py()}.")
 
 
 def _inside(kind: Any) -> Any:
@@ -171,30 +171,30 @@ class Damaged:
 
 def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> Part:
     """A part's outcomes as files; refused if they are not the prompts that the manifest has there."""
-    found = sorted(outcomes, key=lambda one: one.index)
+    in_order = sorted(outcomes, key=lambda outcome: outcome.index)
     span = manifest.span(number)
-    if [one.index for one in found] != list(span):
+    if [outcome.index for outcome in in_order] != list(span):
         raise KeyholeError(f"part {number} has prompts {span.start} to {span.stop - 1}, each once; not these.")
-    if prompts_digest([one.example for one in found]) != manifest.prompts[number]:
+    if prompts_digest([outcome.example for outcome in in_order]) != manifest.prompts[number]:
         raise KeyholeError(f"the prompts of part {number} are not those that this store was made for.")
-    made = {table: table_of(manifest, table, rows) for table, rows in rows_of(manifest, found).items()}
-    files = {name: parquet_of(table) for name, table in made.items()}
-    return Part(number, manifest.name(number), files, {name: table.num_rows for name, table in made.items()})
+    contents = {table: table_of(manifest, table, rows) for table, rows in rows_of(manifest, in_order).items()}
+    files = {name: parquet_of(table) for name, table in contents.items()}
+    return Part(number, manifest.name(number), files, {name: table.num_rows for name, table in contents.items()})
 
 
 def keep_part(root: Path, part: Part) -> None:
     """Write a part: its files, and then the record that completes it. What the disk refuses is an OSError."""
-    told = {}
+    files = {}
     for table, content in part.files.items():
         path = root / table / f"{part.name}.parquet"
         with replacing(path) as out:
             out.write(content)
         sync_folder(path.parent)
         checksum = hashlib.sha256(content).hexdigest()
-        told[table] = {"rows": part.rows[table], "bytes": len(content), "sha256": checksum}
+        files[table] = {"rows": part.rows[table], "bytes": len(content), "sha256": checksum}
     record = record_path(root, part.name)
     with replacing(record) as out:
-        out.write(json.dumps({"part": part.number, "files": told}, indent=1).encode() + b"\n")
+        out.write(json.dumps({"part": part.number, "files": files}, indent=1).encode() + b"\n")
     sync_folder(record.parent)
 
 
@@ -216,26 +216,26 @@ def damage(root: Path, manifest: Manifest, number: int, checked: Collection[str]
         files = _read_record(record, manifest, number)
     except KeyholeError as error:
         return Damaged(number, record, f"is damaged: {error}")
-    for table, told in files.items():
+    for table, file in files.items():
         path = root / table / f"{name}.parquet"
         if not path.is_file():
             return Damaged(number, path, "is missing.")
-        if path.stat().st_size != told["bytes"]:
-            return Damaged(number, path, f"is damaged: it has {path.stat().st_size} bytes of {told['bytes']}.")
-        if table in checked and digest(path) != told["sha256"]:
+        if path.stat().st_size != file["bytes"]:
+            return Damaged(number, path, f"is damaged: it has {path.stat().st_size} bytes of {file['bytes']}.")
+        if table in checked and digest(path) != file["sha256"]:
             return Damaged(number, path, "is damaged: its checksum is another than when it was written.")
     return None
 
 
 def _read_record(path: Path, manifest: Manifest, number: int) -> dict[str, dict[str, Any]]:
-    told = parse_json(read_text(path))
-    require_fields(told, {"part", "files"}, "a record")
-    require(told["part"] == number, f"it is of part {quoted(told['part'])}.")
-    require_fields(told["files"], tables(manifest), "its files")
-    for file in told["files"].values():
+    record = parse_json(read_text(path))
+    require_fields(record, {"part", "files"}, "a record")
+    require(record["part"] == number, f"it is of part {quoted(record['part'])}.")
+    require_fields(record["files"], tables(manifest), "its files")
+    for file in record["files"].values():
         require_fields(file, {"rows", "bytes", "sha256"}, "a file")
         require(is_index(file["rows"]) and is_index(file["bytes"]), "a file's size is no number.")
-    return dict(told["files"])
+    return dict(record["files"])
 
 
 # What lies in a store's folder that should not? Drafts of writers that were stopped, and parts of other stores.

@@ -38,40 +38,6 @@ _USUAL = 0.02  # how much the usual power of 1 weighs: as batches whose lengths 
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The sizes of a model that costs depend on, where they are counted on paper: `benchmarks/scale.py`."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    d_head: int
-    d_model: int
-    d_mlp: int
-    vocab: int
-    matrices: int = 3  # of an MLP: 3 with a gate, 2 without
-
-    @property
-    def attention(self) -> int:
-        """Weights of one layer's attention."""
-        return 2 * self.d_model * self.d_head * (self.heads + self.kv_heads)
-
-    @property
-    def mlp(self) -> int:
-        """Weights of one layer's MLP."""
-        return self.matrices * self.d_model * self.d_mlp
-
-    @property
-    def weights(self) -> int:
-        """All weights, with one matrix for tokens (an untied model has two)."""
-        return self.layers * (self.attention + self.mlp) + self.vocab * self.d_model
-
-    @property
-    def below(self) -> float:
-        """Writers below a firing, for every token, on average over layers: half of all heads and local writers."""
-        return self.layers * (self.heads + 2) / 2
-
-
-@dataclass(frozen=True)
 class Load:
     """An average circuit of the pilot."""
 
@@ -136,16 +102,16 @@ def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list
     began = time.monotonic()
     batches = [(i, first, batch) for i, block in enumerate(blocks) for first, batch in block.batches(tracing.batch)]
     count = min(_PILOTS, max(1, len(batches) // 2))
-    begun, found = list(blocks), list[Batch]()
+    begun, measured = list(blocks), list[Batch]()
     with torch_threads(tracing.threads):
         for number in range(count):
             i, first, examples = batches[number * (len(batches) - 1) // max(1, count - 1)]
             with suppress(BlockFailedError):
-                found.append(_traced(model, blocks[i], first, examples, tracing))
-                begun[i] = replace(begun[i], begun={**begun[i].begun, first: found[-1].outcomes})
+                measured.append(_traced(model, blocks[i], first, examples, tracing))
+                begun[i] = replace(begun[i], begun={**begun[i].begun, first: measured[-1].outcomes})
             if time.monotonic() - began > _PATIENCE:
                 break
-    return begun, found
+    return begun, measured
 
 
 def sample(model: Model, blocks: Sequence[Block], tracing: Tracing, progress: Progress) -> list[Batch]:
@@ -158,7 +124,7 @@ def sample(model: Model, blocks: Sequence[Block], tracing: Tracing, progress: Pr
     every = [example for block in blocks for example in block.examples]
     lengths = [_length(model, example, tracing) for example in every]
     middle = lengths.index(median_low(lengths))
-    found, began, each = list[Batch](), time.monotonic(), 0.0
+    measured, began, each = list[Batch](), time.monotonic(), 0.0
     with torch_threads(tracing.threads):
         for number, size in enumerate(_SAMPLED):
             progress(number, len(_SAMPLED))
@@ -170,10 +136,10 @@ def sample(model: Model, blocks: Sequence[Block], tracing: Tracing, progress: Pr
             start = min(middle, len(every) - size)  # neighbours, as the run has them: a batch is padded to its longest
             picked = every[start : start + size]
             with suppress(BlockFailedError):
-                found.append(_traced(model, blocks[0], blocks[0].first, picked, tracing))
-                each = (found[-1].forward + found[-1].trace) / size
+                measured.append(_traced(model, blocks[0], blocks[0].first, picked, tracing))
+                each = (measured[-1].forward + measured[-1].trace) / size
     progress(len(_SAMPLED), len(_SAMPLED))
-    return [*found[:1], *sorted(found[1:], key=lambda batch: len(batch.outcomes))[-1:]]
+    return [*measured[:1], *sorted(measured[1:], key=lambda batch: len(batch.outcomes))[-1:]]
 
 
 def estimate_of(
@@ -248,11 +214,11 @@ def _load(batches: Sequence[Batch], outcomes: Sequence[Outcome], method: Method)
 
 
 def _traced(model: Model, block: Block, first: int, examples: Sequence[Example], tracing: Tracing) -> Batch:
-    """A batch with the memory that it took, beside what a run holds anyway."""
-    import_module("pyarrow.parquet")
-    held = _forget_peak(model)
+    """A batch with the memory that it took."""
+    import_module("pyarrow.parquet")  # so that what a run holds anyway does not count as the batch's
+    before = _forget_peak(model)
     batch = batch_of(model, block, first, examples, tracing=tracing)
-    return replace(batch, held=held, peak=_bytes(model, peak=True))
+    return replace(batch, held=before, peak=_bytes(model, peak=True))
 
 
 def _forget_peak(model: Model) -> int:
@@ -291,13 +257,13 @@ def _disk(manifest: Manifest, blocks: Sequence[Block], outcomes: Sequence[Outcom
     n, half = len(outcomes), len(outcomes) // 2
     whole = _part_bytes(manifest, outcomes)
     each = (whole - _part_bytes(manifest, outcomes[:half])) / (n - half) if half else whole / n
-    own = max(0.0, whole - each * n)
-    return round(len(blocks) * own + each * sum(len(block.examples) for block in blocks))
+    fixed = max(0.0, whole - each * n)
+    return round(len(blocks) * fixed + each * sum(len(block.examples) for block in blocks))
 
 
 def _part_bytes(manifest: Manifest, outcomes: Sequence[Outcome]) -> int:
     """Of a part with these outcomes."""
-    told: Any = {name: getattr(manifest, name) for name in ("model", "settings", "task", "versions", "signals")}
-    alike = manifest_of([one.example for one in outcomes], **told, part=len(outcomes))
-    part = make_part(alike, 0, [replace(one, index=index) for index, one in enumerate(outcomes)])
+    about: Any = {name: getattr(manifest, name) for name in ("model", "settings", "task", "versions", "signals")}
+    alike = manifest_of([outcome.example for outcome in outcomes], **about, part=len(outcomes))
+    part = make_part(alike, 0, [replace(outcome, index=index) for index, outcome in enumerate(outcomes)])
     return sum(len(content) for content in part.files.values())

@@ -103,21 +103,21 @@ def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outco
 
 def circuit_from(manifest: Manifest, row: Row, parts: Mapping[str, Part]) -> Circuit:
     """The circuit of a row of `circuits` and of its own rows in the other tables."""
-    own = {table: part.of(row["prompt"]) for table, part in parts.items()}
+    tables = {table: part.of(row["prompt"]) for table, part in parts.items()}
     try:
         for table in CIRCUIT_TABLES:
-            size = len(next(iter(own[table].values())))
-            require(size == row[table], f"it has {size} {table}, where {row[table]} are told of.")
+            size = len(next(iter(tables[table].values())))
+            require(size == row[table], f"it has {size} {table}, where its row says {row[table]}.")
         for table, name in (("nodes", "node"), ("edges", "edge")):
-            in_order = np.array_equal(own[table][name], np.arange(row[table]))
+            in_order = np.array_equal(tables[table][name], np.arange(row[table]))
             require(in_order, f"its {table} are out of order.")
-        about = _about(manifest, row, own)
-        return _circuit(about, own["nodes"], own["edges"], own["removals"])
+        about = _about(manifest, row, tables)
+        return _circuit(about, tables["nodes"], tables["edges"], tables["removals"])
     except KeyholeError as error:
         raise KeyholeError(f"the circuit of prompt {row['prompt']} cannot be read: {error}") from error
 
 
-def _about(manifest: Manifest, row: Row, own: Mapping[str, Row]) -> About:
+def _about(manifest: Manifest, row: Row, tables: Mapping[str, Row]) -> About:
     """What a circuit is of, as its file says it."""
     require(isinstance(row["parameters"], str), "it has no parameters.")
     parameters = parse_json(row["parameters"])
@@ -130,16 +130,16 @@ def _about(manifest: Manifest, row: Row, own: Mapping[str, Row]) -> About:
         "token_ids": row["token_ids"],
         "tokens": row["tokens"],
     }
-    return read(About, about | ({"measured": _measured(row, own)} if row.get("baseline") is not None else {}))
+    return read(About, about | ({"measured": _measured(row, tables)} if row.get("baseline") is not None else {}))
 
 
-def _measured(row: Row, own: Mapping[str, Row]) -> Row:
+def _measured(row: Row, tables: Mapping[str, Row]) -> Row:
     """What was measured of a circuit; what was not has no values at all."""
     require(is_list(row["measured"], str), "what was measured is missing.")
     values: Row = {"words": row["word_effects"]}
     for table, share in (("nodes", "node_shares"), ("edges", "edge_shares")):
-        values |= {table: own[table]["effect"], share: own[table]["share"]}
-    values = {name: found if name in row["measured"] else [] for name, found in values.items()}
+        values |= {table: tables[table]["effect"], share: tables[table]["share"]}
+    values = {name: numbers if name in row["measured"] else [] for name, numbers in values.items()}
     faithfulness = None if row["kept"] is None else {name: row[column] for column, name in FAITHFULNESS.items()}
     return {name: row[name] for name in MEASURED_OWN} | values | {"faithfulness": faithfulness}
 

@@ -13,7 +13,7 @@ from keyhole.store.schema import MEASURED, PLACE, columns, tables
 
 Rows = dict[str, list[Any]]  # a table while it grows
 ERRORS = ("scores", "residuals", "logits")
-OWN = ("end", *(f"{of}_{what}" for of in ("target", "against") for what in ("ids", "text", "probability")))
+OWN = ("end", *(f"{of}_{part}" for of in ("target", "against") for part in ("ids", "text", "probability")))
 NODE_VALUES, EDGE_VALUES = ("nodes", "node_shares"), ("edges", "edge_shares")  # what `MEASURED` columns hold
 VALUES = ("words", *NODE_VALUES, *EDGE_VALUES)
 MEASURED_OWN = ("baseline", "metric", "everything", "nothing", "completeness", "note")
@@ -53,10 +53,10 @@ def rows_of(manifest: Manifest, outcomes: Iterable[Outcome]) -> dict[str, Rows]:
 def _prompt(rows: Rows, outcome: Outcome, manifest: Manifest) -> None:
     """The prompt, what became of it, and what the model said."""
     example = outcome.example
-    own = ("status", "error", "correct", "predicted", "probability", "difference")
-    _add(rows, prompt=outcome.index, **{name: getattr(outcome, name) for name in own})
-    told = ("task", "text", "answer", "answers", "against", "template", "continuation")
-    _add(rows, **{name: getattr(example, name) for name in told})
+    result = ("status", "error", "correct", "predicted", "probability", "difference")
+    _add(rows, prompt=outcome.index, **{name: getattr(outcome, name) for name in result})
+    texts = ("task", "text", "answer", "answers", "against", "template", "continuation")
+    _add(rows, **{name: getattr(example, name) for name in texts})
     starts, ends = [start for start, _ in example.roles.values()], [end for _, end in example.roles.values()]
     _add(rows, roles=list(example.roles), role_start=starts, role_end=ends)
     _add(rows, **{f"label_{name}": example.labels.get(name) for name in manifest.labels})
@@ -67,7 +67,7 @@ def _circuit(rows: Rows, prompt: int, circuit: Circuit, manifest: Manifest) -> N
     refusal = f"the circuit of prompt {prompt} is of another model than this store."
     require_same_weights(circuit.model.get("fingerprint"), manifest.model["fingerprint"], refusal)
     if set(circuit.errors) != set(ERRORS):
-        raise KeyholeError(f"the circuit of prompt {prompt} tells other errors than {', '.join(ERRORS)}.")
+        raise KeyholeError(f"the circuit of prompt {prompt} has other errors than {', '.join(ERRORS)}.")
     parameters = circuit.parameters.record()
     counted = {name: len(getattr(circuit, name)) for name in ("nodes", "edges", "firings", "mlps")}
     counted |= {"heads": int((circuit.nodes.kind == "head").sum()), "removals": len(circuit.firings.removals)}
@@ -114,10 +114,10 @@ def _nodes(rows: Rows, prompt: int, circuit: Circuit) -> None:
 
 def _at(nodes: Sequence[int], values: Sequence[Any], n: int) -> list[Any]:
     """Values of some nodes among those of all n."""
-    found = [None] * n
+    column = [None] * n
     for node, value in zip(nodes, values, strict=True):
-        found[node] = value
-    return found
+        column[node] = value
+    return column
 
 
 def _edges(rows: Rows, prompt: int, circuit: Circuit) -> None:
@@ -136,16 +136,17 @@ def _edges(rows: Rows, prompt: int, circuit: Circuit) -> None:
 
 def _measured_columns(rows: Mapping[str, Rows], circuit: Circuit) -> None:
     """What was measured of a circuit, its nodes and its edges; all null where nothing was."""
-    found = circuit.measured
+    measured = circuit.measured
     for table, names in (("nodes", NODE_VALUES), ("edges", EDGE_VALUES)):
         for column, name in zip(MEASURED, names, strict=True):
-            values = getattr(found, name, ()) or [None] * len(getattr(circuit, table))
+            values = getattr(measured, name, ()) or [None] * len(getattr(circuit, table))
             rows[table][column] += values
-    own = {name: getattr(found, name, None) for name in MEASURED_OWN}
-    sizes = {column: getattr(getattr(found, "faithfulness", None), name, None) for column, name in FAITHFULNESS.items()}
-    measured = None if found is None else [name for name in VALUES if getattr(found, name)]
-    words = None if found is None else found.words
-    _add(rows["circuits"], **own, **sizes, measured=measured, word_effects=words)
+    about = {name: getattr(measured, name, None) for name in MEASURED_OWN}
+    faithfulness = getattr(measured, "faithfulness", None)
+    kept = {column: getattr(faithfulness, name, None) for column, name in FAITHFULNESS.items()}
+    known = None if measured is None else [name for name in VALUES if getattr(measured, name)]
+    words = None if measured is None else measured.words
+    _add(rows["circuits"], **about, **kept, measured=known, word_effects=words)
 
 
 def _removals(rows: Rows, prompt: int, circuit: Circuit) -> None:
@@ -160,12 +161,12 @@ def _removals(rows: Rows, prompt: int, circuit: Circuit) -> None:
 
 def _signals(rows: Rows, outcome: Outcome, length: int) -> None:
     """A row per signal: its edge, and its vector in residual space."""
-    found = outcome.signals
-    if found is None or any(vector.shape != (length,) for vector in found.values()):
+    vectors = outcome.signals
+    if vectors is None or any(vector.shape != (length,) for vector in vectors.values()):
         raise KeyholeError(f"this store keeps signals of {length} numbers, and prompt {outcome.index} has no such.")
-    rows["prompt"] += [outcome.index] * len(found)
-    rows["edge"] += found
-    rows["vector"] += found.values()
+    rows["prompt"] += [outcome.index] * len(vectors)
+    rows["edge"] += vectors
+    rows["vector"] += vectors.values()
 
 
 def _add(rows: Rows, **values: Any) -> None:
@@ -173,8 +174,8 @@ def _add(rows: Rows, **values: Any) -> None:
         rows[name].append(value)
 
 
-def _unlike(own: Mapping[str, str], common: Mapping[str, str]) -> str | None:
-    return None if own == common else _json(dict(own))
+def _unlike(facts: Mapping[str, str], common: Mapping[str, str]) -> str | None:
+    return None if facts == common else _json(dict(facts))
 
 
 def _json(record: Mapping[str, Any]) -> str:

@@ -13,6 +13,8 @@ from keyhole.faithfulness.baseline import LEAST
 from keyhole.models.model import Model
 from keyhole.models.tokens import encode
 from keyhole.settings.stores import MOST as MOST
+from keyhole.settings.stores import BulkOptions as BulkOptions
+from keyhole.settings.stores import BulkSettings as BulkSettings
 from keyhole.settings.stores import Tracing as Tracing
 from keyhole.settings.stores import Wrong as Wrong
 from keyhole.tasks.catalogue import like
@@ -29,20 +31,20 @@ def drawn(examples: Sequence[Example]) -> bool:
 
 def alike_in(model: Model, examples: Sequence[Example], bos: bool | None) -> Alike:
     """The prompts of a file by template and number of tokens, some of each; refused where none has enough others."""
-    found: dict[tuple[str, int], dict[str, Example]] = defaultdict(dict)
+    groups: dict[tuple[str, int], dict[str, Example]] = defaultdict(dict)
     for example in examples:
         with suppress(KeyholeError):  # what cannot be encoded fails in its turn
-            group = found[_kind(model, example, bos)]
+            group = groups[_kind(model, example, bos)]
             if len(group) <= MOST:
                 group.setdefault(example.text, example)
-    most = max((len(group) for group in found.values()), default=0)
+    most = max((len(group) for group in groups.values()), default=0)
     if most <= LEAST:
         raise KeyholeError(
             f"effects are measured against prompts of the same template and with as many tokens, at least {LEAST} "
             f"others, and no more than {most} of these {len(examples)} prompts are alike: add prompts that differ in "
             "their words alone."
         )
-    return {kind: tuple(group.values()) for kind, group in found.items()}
+    return {kind: tuple(group.values()) for kind, group in groups.items()}
 
 
 def like_of(model: Model, example: Example, alike: Alike | None, bos: bool | None) -> list[Example]:

@@ -1,6 +1,6 @@
 """What is in a store? Its prompts, circuits and signals, opened, filtered and checked.
 
-Which rows are asked for? Tables over complete parts, read lazily: the columns and row groups that are needed.
+Which rows are wanted? Tables over complete parts, read lazily: the columns and row groups that are needed.
 """
 
 from collections import Counter
@@ -57,28 +57,28 @@ def dataset(root: Path, manifest: Manifest, table: str, numbers: Sequence[int]) 
     return ds.dataset(paths, schema=arrow_schema(manifest, table), format=format_)
 
 
-def rows_in(found: "ds.Dataset", table: str, names: Sequence[str] | None, where: "pc.Expression | None") -> "pa.Table":
-    """These columns of the rows that are asked for."""
+def rows_in(source: "ds.Dataset", table: str, names: Sequence[str] | None, where: "pc.Expression | None") -> "pa.Table":
+    """These columns of the rows that are wanted."""
     import pyarrow as pa
 
-    require_columns(table, found.schema.names, names or ())
+    require_columns(table, source.schema.names, names or ())
     try:
-        asked = found.scanner(columns=None if names is None else list(names), filter=where)
+        scanner = source.scanner(columns=None if names is None else list(names), filter=where)
     except (pa.ArrowException, TypeError) as error:
-        raise KeyholeError(f"{table} cannot be asked for {where}: {error}.") from error
+        raise KeyholeError(f"{table} cannot be filtered by {where}: {error}.") from error
     try:
-        return asked.to_table()
+        return scanner.to_table()
     except (pa.ArrowException, OSError) as error:
         raise KeyholeError(f"the table {table} is damaged: {' '.join(str(error).split())}. {AGAIN}") from error
 
 
 def split(manifest: Manifest, table: str, where: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is asked of a table's own columns, and what of `prompts`."""
-    own, shared = columns(manifest, table), columns(manifest, "prompts")
-    require_columns(table, [*own, *shared], where)
+    """The conditions on a table's own columns, and those on columns of `prompts`."""
+    columns_here, shared = columns(manifest, table), columns(manifest, "prompts")
+    require_columns(table, [*columns_here, *shared], where)
     return (
-        {name: value for name, value in where.items() if name in own},
-        {name: value for name, value in where.items() if name not in own},
+        {name: value for name, value in where.items() if name in columns_here},
+        {name: value for name, value in where.items() if name not in columns_here},
     )
 
 
@@ -94,9 +94,9 @@ def expression(where: Mapping[str, Any], also: "pc.Expression | None" = None) ->
     import pyarrow.compute as pc
 
     for name, value in where.items():
-        own = pc.field(name)
+        column = pc.field(name)
         several = isinstance(value, list | tuple | set | frozenset | range)
-        term = own.is_null() if value is None else own.isin(list(value)) if several else own == value
+        term = column.is_null() if value is None else column.isin(list(value)) if several else column == value
         also = term if also is None else also & term
     return also
 
@@ -122,7 +122,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator["Store"]:
-        """Write alone: a second writer is refused, and told who the first is.
+        """Write alone: a second writer is refused, with the name of the first.
 
         What a writer that was stopped left half-written goes first, and files that are none of this store's go aside
         at last, so that no table tool counts them.
@@ -143,9 +143,9 @@ class Store:
     def check(self) -> Check:
         """Which parts are complete, and what is damaged or foreign? Reads every byte."""
         checked = tables(self.manifest)
-        found = {number: damage(self.path, self.manifest, number, checked) for number in self._kept()}
-        whole = frozenset(number for number, wrong in found.items() if wrong is None)
-        wrong = [one for one in found.values() if one is not None]
+        damages = {number: damage(self.path, self.manifest, number, checked) for number in self._kept()}
+        whole = frozenset(number for number, wrong in damages.items() if wrong is None)
+        wrong = [damaged for damaged in damages.values() if damaged is not None]
         return Check(whole, (*wrong, *strays(self.path, self.manifest)))
 
     def done(self) -> frozenset[int]:
@@ -187,11 +187,12 @@ class Store:
         return next(self._read(number, {"prompt": index}))
 
     def circuit(self, index: int) -> Circuit:
-        """The circuit of a prompt; one that has none is refused, and told why there is none."""
-        found = self[index]
-        if found.circuit is None:
-            raise KeyholeError(f"prompt {index} has no circuit; it is {found.status}: {found.error or 'not traced'}")
-        return found.circuit
+        """The circuit of a prompt; one that has none is refused, with the reason."""
+        outcome = self[index]
+        if outcome.circuit is None:
+            reason = outcome.error or "not traced"
+            raise KeyholeError(f"prompt {index} has no circuit; it is {outcome.status}: {reason}")
+        return outcome.circuit
 
     def outcomes(self, where: Where = None) -> Iterator[Outcome]:
         """The outcomes so far, in order, one part in memory at a time; `where` is of the table `prompts`."""
@@ -209,14 +210,14 @@ class Store:
 
         `where` has values by column, of this table or of `prompts`; or is an expression of this table's own columns.
         """
-        found = self.dataset(name)
+        source = self.dataset(name)
         if isinstance(where, Mapping):
-            own, of_prompts = split(self.manifest, name, where)
-            where = expression(own)
+            of_table, of_prompts = split(self.manifest, name, where)
+            where = expression(of_table)
             if of_prompts:
-                asked = self.table("prompts", columns=["prompt"], where=of_prompts)["prompt"]
-                where = expression({"prompt": asked.to_pylist()}, where)
-        return rows_in(found, name, columns, where)
+                prompts = self.table("prompts", columns=["prompt"], where=of_prompts)["prompt"]
+                where = expression({"prompt": prompts.to_pylist()}, where)
+        return rows_in(source, name, columns, where)
 
     def dataset(self, name: str) -> "ds.Dataset":
         """A table that is not read yet, for pyarrow, DuckDB or polars to read in pieces."""
@@ -229,16 +230,16 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """How many prompts have each status."""
-        found = Counter(self.table("prompts", columns=["status"])["status"].to_pylist())
-        return {status: found[status] for status in STATUSES}
+        counted = Counter(self.table("prompts", columns=["status"])["status"].to_pylist())
+        return {status: counted[status] for status in STATUSES}
 
     def __repr__(self) -> str:
         return f"<Store {self.path}: {self._far()}>"
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count:,} {status}" for status, count in self.counts().items() if count)
+        counts = ", ".join(f"{count:,} {status}" for status, count in self.counts().items() if count)
         name, size = self.manifest.model.get("name"), disk_size(self.path)
-        return f"{self.path}: {self._far()} of {name}, {readable(size)}\n{told or 'no outcomes yet'}"
+        return f"{self.path}: {self._far()} of {name}, {readable(size)}\n{counts or 'no outcomes yet'}"
 
     def _far(self) -> str:
         kept, plan = self._kept(), self.manifest
@@ -267,25 +268,26 @@ class Store:
             )
 
     def _rows(self, table: str, number: int, where: Where) -> "pa.Table":
-        found = dataset(self.path, self.manifest, table, [number])
+        source = dataset(self.path, self.manifest, table, [number])
         if isinstance(where, Mapping):
-            require_columns(table, found.schema.names, where)
+            require_columns(table, source.schema.names, where)
             where = expression(where)
         names = needed(self.manifest, table) if table in CIRCUIT_TABLES else None
-        return rows_in(found, table, names, where)
+        return rows_in(source, table, names, where)
 
 
 def make_store(path: Path | str, manifest: Manifest) -> Store:
     """A new store, or the same one to go on with; one of something else is refused, each difference named."""
     root = require_folder(path)
     if not (root / MANIFEST).exists():
-        other = sorted(one.name for one in root.iterdir() if one.name not in FOLDERS and not one.name.startswith("."))
+        names = [entry.name for entry in root.iterdir()]
+        other = sorted(name for name in names if name not in FOLDERS and not name.startswith("."))
         if other:
             raise KeyholeError(f"{root} is a folder with other things ({other[0]}): give a new one for a store.")
         write_at_once(root / MANIFEST, manifest_text(manifest))
     store = open_store(root)
-    if found := differences(store.manifest, manifest):
-        raise KeyholeError(f"{root} is a store of something else: {'; '.join(found)}. Give another place.")
+    if reasons := differences(store.manifest, manifest):
+        raise KeyholeError(f"{root} is a store of something else: {'; '.join(reasons)}. Give another place.")
     return store
 
 
@@ -310,12 +312,12 @@ def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model'
 
     if circuit.run is None:
         raise KeyholeError("signals are vectors of the run, which this circuit came without: trace it again.")
-    found = {}
+    vectors = {}
     for number, edge in enumerate(circuit.edges):
         if edge.side not in ("dest", "src"):
             continue
         into, weight = circuit.nodes[edge.receiver], circuit.attention[edge.receiver]
         assert into.layer is not None and into.head is not None and weight is not None
         firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), circuit.run)
-        found[number] = signal_vector(firing, circuit.signal(edge)).float().cpu().numpy()
-    return found
+        vectors[number] = signal_vector(firing, circuit.signal(edge)).float().cpu().numpy()
+    return vectors

@@ -1,4 +1,4 @@
-"""What is a worker told, and where does it find the model?
+"""What does a worker need to know, and where does it find the model?
 
 Where do workers get the model from? By its name, as the driver did; its fingerprint says whether it is the same.
 """
@@ -57,19 +57,19 @@ def load_again(source: ModelSource) -> Model:
     """The same model in another process, kept there; one that cannot be loaded, or is another, is refused."""
     where: dict[str, Any] = {"device_map": "auto"} if source.spread else {"device": source.device}
     try:
-        found = load(source.path, revision=source.revision, dtype=getattr(torch, source.dtype), **where)
+        model = load(source.path, revision=source.revision, dtype=getattr(torch, source.dtype), **where)
     except KeyholeError as error:
         raise KeyholeError(
             f"a worker cannot load the model: {error} Workers load it by its name or path: save a model in hand "
             "(save_pretrained) where every worker finds it and load that folder, or trace with one local worker."
         ) from error
     require_same_weights(
-        found.fingerprint(),
+        model.fingerprint(),
         source.fingerprint,
-        f"a worker found other weights under {source.name} than this process has ({found.fingerprint()[:12]}, not "
+        f"a worker found other weights under {source.name} than this process has ({model.fingerprint()[:12]}, not "
         f"{source.fingerprint[:12]}): give every worker the same files, or trace with one local worker.",
     )
-    return replace(found, name=source.name)
+    return replace(model, name=source.name)
 
 
 # What does a worker do? It loads the model once, and turns blocks of prompts into parts of a store.
@@ -77,7 +77,7 @@ def load_again(source: ModelSource) -> Model:
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker is told."""
+    """All that a worker needs to know."""
 
     tracing: Tracing
     manifest: Manifest
@@ -91,12 +91,12 @@ Parts = Generator[tuple[Block, Done], None, None]  # as they are done, in any or
 def work(job: Job, block: Block) -> Done:
     """A block as a part, in a process of its own."""
     try:
-        return made(load_again(job.source), job, block)
+        return part_by(load_again(job.source), job, block)
     except KeyholeError as error:
         return type(error)(str(error))  # without what caused it, which may not travel
 
 
-def made(model: Model, job: Job, block: Block) -> Part:
+def part_by(model: Model, job: Job, block: Block) -> Part:
     """A block as a part, by a model that is here."""
     with torch_threads(job.tracing.threads):
         outcomes = trace_block(model, block, job.tracing)

@@ -1,4 +1,7 @@
-"""What do many circuits say together? Every study is a package with its records, its report and its figure.
+"""What do many circuits show together? Every study is a package with its records, its report and its figure.
+
+settings.py  what can be chosen about a study, read without torch
+
 
 families/    do circuits come in families?
 comparison/  how do two sides differ?

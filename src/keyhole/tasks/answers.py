@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.tasks.choices import CENTURIES, STARTS
 from keyhole.tasks.copying import OWN, PUBLISHED
 from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.example import Example
-from keyhole.tasks.knowledge import CENTURIES, STARTS, greater_than
+from keyhole.tasks.knowledge import greater_than
 from keyhole.tasks.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, PEOPLE, THINGS
 
 if TYPE_CHECKING:
@@ -47,14 +48,14 @@ def answered(run: "Run", example: Example, ids: AnswerIds | None = None) -> Answ
     >>> import keyhole
     >>> from keyhole.tasks import ioi
     >>> example = ioi(1, held_out=True)[0]
-    >>> told = answered(keyhole.load().run(example.text), example)
-    >>> told.correct, told.predicted == example.answer, told.probability > 0.5
+    >>> result = answered(keyhole.load().run(example.text), example)
+    >>> result.correct, result.predicted == example.answer, result.probability > 0.5
     (True, True, True)
     """
     from keyhole.models.tokens import text_ids, token_texts
 
-    own = text_ids(run.model, example.text)
-    if run.token_ids[-len(own) :] != own:
+    of_text = text_ids(run.model, example.text)
+    if run.token_ids[-len(of_text) :] != of_text:
         raise KeyholeError("this run is of another prompt than this example: run the example's own text.")
     ids = ids or answer_ids(run.model, example)
     logits = run.logits[-1].double()
@@ -105,17 +106,17 @@ def _next_ids(model: "Model", example: Example, words: Sequence[str]) -> dict[st
     last, goes_on = _LAST_WORD.search(example.text), example.continuation
     before = last[0] if last else example.text
     gap = goes_on[: len(goes_on) - len(goes_on.lstrip())] if goes_on else " "
-    start, found = text_ids(model, before), {}
+    start, ids = text_ids(model, before), {}
     for word in words:
         whole = text_ids(model, before + gap + word)
         joined = whole[: len(start)] != start or len(whole) == len(start)  # one token: 18 and 00 are 1800
-        found[word] = text_ids(model, gap + word) if joined else whole[len(start) :]
-        if joined and len(found[word]) != 1:
+        ids[word] = text_ids(model, gap + word) if joined else whole[len(start) :]
+        if joined and len(ids[word]) != 1:
             raise KeyholeError(
                 f"{model.name} cuts {before + gap + word!r} otherwise than {before!r}, so no next token begins "
                 f"{word!r}: end the prompt where a token ends."
             )
-    return found
+    return ids
 
 
 def _some(words: Sequence[str], most: int = 4) -> str:
@@ -140,7 +141,7 @@ def fit_pronouns(model: "Model", given: Choices) -> Choices:
     """Names, adjectives and nouns of one token, and both pronouns."""
     _words(model, "pronouns", {}, ("he", "she"), least=2)
     pools = {"names": NAMES, "adjectives": ADJECTIVES, "people": PEOPLE}
-    return {**given, **{what: _words(model, what, given, pool, least=1) for what, pool in pools.items()}}
+    return {**given, **{kind: _words(model, kind, given, pool, least=1) for kind, pool in pools.items()}}
 
 
 def fit_induction(model: "Model", given: Choices) -> Choices:
@@ -158,11 +159,11 @@ def fit_boxes(model: "Model", given: Choices) -> Choices:
     if given.get("query") is not None:
         _words(model, "query", {"query": (given["query"],)}, (), least=1)
     pools = {"things": THINGS, "letters": LETTERS}
-    return {**given, **{what: _words(model, what, given, pool, least=2) for what, pool in pools.items()}}
+    return {**given, **{kind: _words(model, kind, given, pool, least=2) for kind, pool in pools.items()}}
 
 
 def fit_lists(model: "Model", given: Choices) -> Choices:
-    """Items of one token; a category with fewer than six of them is left out, or refused if it was asked for."""
+    """Items of one token; a category with fewer than six of them is left out, or refused if it was chosen."""
     from keyhole.models.tokens import one_token_words
 
     named: Mapping[str, Sequence[str]] | Sequence[str] = given.get("categories", CATEGORIES)
@@ -199,7 +200,7 @@ def fit_greater_than(model: "Model", given: Choices) -> Choices:
     year = next(iter(cuts), "1745")
     raise KeyholeError(
         f"greater_than cannot be asked of {model.name}: the last two digits of a year must be one token, after one "
-        f"for the century, or a token each, but {year} is {_told(model, year)}. Take another model."
+        f"for the century, or a token each, but {year} is {_pieces(model, year)}. Take another model."
     )
 
 
@@ -220,26 +221,26 @@ def _ends_are_tokens(model: "Model", nouns: Sequence[str], century: str) -> bool
         return False
 
 
-def _told(model: "Model", year: str) -> str:
+def _pieces(model: "Model", year: str) -> str:
     from keyhole.models.tokens import text_ids, token_texts
 
     ids = text_ids(model, f"year {year}")[len(text_ids(model, "year")) :]
     return " ".join(repr(text.strip()) for text in token_texts(model.tokenizer, ids) if text.strip())
 
 
-def _words(model: "Model", what: str, given: Choices, pool: Sequence[str], *, least: int) -> Sequence[str]:
+def _words(model: "Model", kind: str, given: Choices, pool: Sequence[str], *, least: int) -> Sequence[str]:
     """Words of one token: all that were given, or those of the pool."""
     from keyhole.models.tokens import one_token_words
 
-    chosen = given.get(what)
-    asked = list(pool if chosen is None else chosen)
-    known = one_token_words(model, asked)
-    if chosen is not None and len(known) < len(asked):
-        several = [word for word in asked if word not in known]
-        raise KeyholeError(f"{what}: {', '.join(several)} are not one token each for {model.name}: give other words.")
+    chosen = given.get(kind)
+    words = list(pool if chosen is None else chosen)
+    known = one_token_words(model, words)
+    if chosen is not None and len(known) < len(words):
+        several = [word for word in words if word not in known]
+        raise KeyholeError(f"{kind}: {', '.join(several)} are not one token each for {model.name}: give other words.")
     if len(known) < least:
         raise KeyholeError(
-            f"only {len(known)} of {len(asked)} {what} are one token for {model.name}, and {least} are needed: give "
-            f"{what}= that are, or take another model (`keyhole words --model` lists what it knows)."
+            f"only {len(known)} of {len(words)} {kind} are one token for {model.name}, and {least} are needed: give "
+            f"{kind}= that are, or take another model (`keyhole words --model` lists what it knows)."
         )
     return known

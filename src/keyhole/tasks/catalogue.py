@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import chosen
 from keyhole.strict import shortened
 from keyhole.tasks import answers
-from keyhole.tasks.copying import PUBLISHED, Design, induction, ioi, ioi_words, published_ioi
+from keyhole.tasks.choices import Design, IndirectObjectsOptions, IndirectObjectsSettings
+from keyhole.tasks.copying import PUBLISHED, induction, ioi, ioi_words, published_ioi
 from keyhole.tasks.corpus import knows_tasks_alone
 from keyhole.tasks.example import Example
 from keyhole.tasks.files import read_examples
@@ -29,7 +31,7 @@ MOST = 1_000_000  # prompts of a task that are made at once: they are held in me
 
 @dataclass(frozen=True)
 class Task:
-    """A task: what it asks, how many prompts unless told, who makes them, and how its words are fitted to a model."""
+    """A task: what it asks, how many prompts by default, who makes them, and how its words are fitted to a model."""
 
     asks: str
     n: int | None  # None: `make` decides
@@ -62,12 +64,12 @@ def examples(
     if not os.path.exists(task):  # pathlib raises for a name that is too long
         near = difflib.get_close_matches(name, CATALOGUE, 1)
         meant = f", such as {near[0]}" if near else ""
-        told = shortened(str(task))
-        raise KeyholeError(f"{told} is neither a file nor a task{meant}: there are {', '.join(CATALOGUE)}.")
-    found = read_examples(task)
-    if n is not None and not 0 <= n <= len(found):
-        raise KeyholeError(f"{task} has {len(found)} prompts, so that {n} of them cannot be taken.")
-    return found[:n]
+        path, names = shortened(str(task)), ", ".join(CATALOGUE)
+        raise KeyholeError(f"{path} is neither a file nor a task{meant}: there are {names}.")
+    prompts = read_examples(task)
+    if n is not None and not 0 <= n <= len(prompts):
+        raise KeyholeError(f"{task} has {len(prompts)} prompts, so that {n} of them cannot be taken.")
+    return prompts[:n]
 
 
 def _of_task(name: str, model: "Model | None", n: int | None, seed: int, choices: dict[str, Any]) -> list[Example]:
@@ -77,10 +79,10 @@ def _of_task(name: str, model: "Model | None", n: int | None, seed: int, choices
     check_choices(name, task.make, choices)
     if model is not None:
         choices = task.fit(model, _both_sides(model, task, choices))
-    found = task.make(task.n if n is None else n, seed, **choices)
+    prompts = task.make(task.n if n is None else n, seed, **choices)
     if model is not None:
-        _require_readable(model, name, found)
-    return found
+        _require_readable(model, name, prompts)
+    return prompts
 
 
 def _both_sides(model: "Model", task: Task, choices: dict[str, Any]) -> dict[str, Any]:
@@ -90,11 +92,11 @@ def _both_sides(model: "Model", task: Task, choices: dict[str, Any]) -> dict[str
     return {"held_out": None, **choices}
 
 
-def _require_readable(model: "Model", name: str, found: Sequence[Example]) -> None:
+def _require_readable(model: "Model", name: str, prompts: Sequence[Example]) -> None:
     """Some vocabularies are small: the organism's has no word of the facts."""
     from keyhole.models.tokens import text_ids
 
-    for example in found:
+    for example in prompts:
         try:
             text_ids(model, example.text)
         except KeyholeError as error:
@@ -105,20 +107,18 @@ def indirect_objects(
     n: int | None = None,
     seed: int = 0,
     *,
-    published: bool = False,
-    design: Design = "balanced",
-    order: str = "both",
-    held_out: bool | None = False,
-    names: Sequence[str] | None = None,
-    wordings: Sequence[int] | None = None,
+    settings: IndirectObjectsSettings | None = None,
+    **choices: Unpack[IndirectObjectsOptions],
 ) -> list[Example]:
-    """Who receives the object, in our wordings or in the published ones? As many as were published, unless told."""
-    n = PUBLISHED_IOI[design] if n is None else n
-    given: dict[str, Any] = {"names": names, "wordings": wordings}
-    given = {"design": design, "order": order, **{key: value for key, value in given.items() if value is not None}}
-    if not published:
-        return ioi(n, seed, held_out=held_out, **given)
-    if held_out:
+    """Who receives the object, in our wordings or in the published ones? By default as many as were published."""
+    how = chosen(settings, IndirectObjectsSettings, choices)
+    n = PUBLISHED_IOI[how.design] if n is None else n
+    given: dict[str, Any] = {"names": how.names, "wordings": how.wordings}
+    given = {key: value for key, value in given.items() if value is not None}
+    given |= {"design": how.design, "order": how.order}
+    if not how.published:
+        return ioi(n, seed, held_out=how.held_out, **given)
+    if how.held_out:
         raise KeyholeError(
             "held_out is for the organism's own wordings (published=False): no training text has the published ones."
         )
@@ -162,13 +162,13 @@ def like(example: Example, model: "Model", n: int = 32, seed: int = 0) -> list[E
         raise KeyholeError(f"no prompts like one of {example.task!r} can be drawn: only of {', '.join(OTHERS)}.")
     if n < 1:
         raise KeyholeError(f"there cannot be {n} prompts like this one: ask for at least one.")
-    found = _draws(example, model, draw, n=n, seed=seed)
-    if len(found) < min(n, LEAST):
+    others = _draws(example, model, draw, n=n, seed=seed)
+    if len(others) < min(n, LEAST):
         raise KeyholeError(
-            f"only {len(found)} prompts are like {example.text!r} for {model.name}, with as many tokens and every role "
-            f"at the same ones, and {min(n, LEAST)} are needed: ask about another prompt, or give your own list."
+            f"only {len(others)} prompts are like {example.text!r} for {model.name}, with as many tokens and every "
+            f"role at the same ones, and {min(n, LEAST)} are needed: ask about another prompt, or give your own list."
         )
-    return found
+    return others
 
 
 def counterfactual(example: Example, model: "Model", *, kind: str | None = None, seed: int = 0) -> Example:
@@ -189,13 +189,13 @@ def counterfactual(example: Example, model: "Model", *, kind: str | None = None,
     kind = names[0] if kind is None else kind
     if kind not in kinds:
         raise KeyholeError(f"{kind!r} is no counterfactual of {example.task}: there are {', '.join(map(repr, names))}.")
-    found = _draws(example, model, kinds[kind], n=1, seed=seed)
-    if not found:
+    drawn = _draws(example, model, kinds[kind], n=1, seed=seed)
+    if not drawn:
         raise KeyholeError(
             f"no counterfactual ({kind}) of {example.text!r} differs from it and has as many tokens for {model.name}: "
             "ask about another prompt, or give one of your own."
         )
-    return replace(found[0], labels={**found[0].labels, "counterfactual": kind})
+    return replace(drawn[0], labels={**drawn[0].labels, "counterfactual": kind})
 
 
 def counterfactual_kinds(task: str) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ def counterfactual_kinds(task: str) -> tuple[str, ...]:
 def _draws(example: Example, model: "Model", draw: Draw, *, n: int, seed: int) -> list[Example]:
     """At most n different prompts that agree with this one token by token, drawn in the order of the seed."""
     words, places, rng = _words_for(example, model), _places(example, model), random.Random(seed)
-    found: list[Example] = []
+    drawn: list[Example] = []
     tried = {example.text}
     for _ in range(n * _TRIES):
         other = draw(example, words, rng)
@@ -222,10 +222,10 @@ def _draws(example: Example, model: "Model", draw: Draw, *, n: int, seed: int) -
             continue
         tried.add(other.text)
         if _places(other, model) == places:
-            found.append(other)
-            if len(found) == n:
+            drawn.append(other)
+            if len(drawn) == n:
                 break
-    return found
+    return drawn
 
 
 def _words_for(example: Example, model: "Model") -> Words:
@@ -286,7 +286,7 @@ class PromptSet:
 def prompts_for(
     task: str, model: "Model", n: int | None = None, seed: int = 0, *, design: Design = "mixed"
 ) -> PromptSet:
-    """The prompts of a task that a published item asks this model, unless told as many as were published.
+    """The prompts of a task that a published item asks this model, by default as many as were published.
 
     `design` is of indirect objects.
 
@@ -294,31 +294,31 @@ def prompts_for(
     >>> prompts_for("ioi", keyhole.load(), 8).about
     "8 held-out indirect objects in the organism's own wordings (mixed)"
     """
-    own = knows_tasks_alone(model)
+    organism = knows_tasks_alone(model)
     if task == "ioi":
-        return _indirect_objects(model, PUBLISHED_IOI[design] if n is None else n, seed, design, own=own)
+        return _indirect_objects(model, PUBLISHED_IOI[design] if n is None else n, seed, design, organism=organism)
     n = CATALOGUE[task].n if n is None else n
     assert n is not None
     first: dict[str, Example] = {}
-    for example in examples(task, model, 2 * n, seed, **({"held_out": True} if own else {})):
+    for example in examples(task, model, 2 * n, seed, **({"held_out": True} if organism else {})):
         first.setdefault(example.text, example)  # intervals over prompts count each once
-    found = tuple(first.values())[:n]
-    asks = ", asked for the tens of a year" if found[0].labels.get("asks") == "tens" else ""
-    kind = f"held-out {_CALLED[task]}" if own else f"{_CALLED[task]} in single tokens of the model{asks}"
-    return PromptSet(found, kind, len(found))
+    distinct = tuple(first.values())[:n]
+    asks = ", asked for the tens of a year" if distinct[0].labels.get("asks") == "tens" else ""
+    kind = f"held-out {_CALLED[task]}" if organism else f"{_CALLED[task]} in single tokens of the model{asks}"
+    return PromptSet(distinct, kind, len(distinct))
 
 
-def _indirect_objects(model: "Model", n: int, seed: int, design: Design, *, own: bool) -> PromptSet:
+def _indirect_objects(model: "Model", n: int, seed: int, design: Design, *, organism: bool) -> PromptSet:
     from keyhole.models.tokens import one_token_words
 
-    if own:
-        found = tuple(examples("ioi", model, n, seed, design=design, held_out=True))
-        return PromptSet(found, f"held-out indirect objects in the organism's own wordings ({design})", n)
-    found = tuple(examples("ioi", model, n, seed, design=design))
+    if organism:
+        prompts = tuple(examples("ioi", model, n, seed, design=design, held_out=True))
+        return PromptSet(prompts, f"held-out indirect objects in the organism's own wordings ({design})", n)
+    prompts = tuple(examples("ioi", model, n, seed, design=design))
     every = tuple(published_ioi(PUBLISHED_IOI[design], design=design))
-    if found == every[:n]:  # called published only if they are so to the letter
-        return PromptSet(found, f"published indirect objects ({design})", len(every))
+    if prompts == every[:n]:  # called published only if they are so to the letter
+        return PromptSet(prompts, f"published indirect objects ({design})", len(every))
     known = len(one_token_words(model, PUBLISHED.names))
     of = len(PUBLISHED.names)
     names = "" if known == of else f", with the {known} of {of} names that are one token of the model"
-    return PromptSet(found, f"indirect objects in the published wordings ({design}, seed {seed}{names})", n)
+    return PromptSet(prompts, f"indirect objects in the published wordings ({design}, seed {seed}{names})", n)

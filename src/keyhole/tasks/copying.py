@@ -4,9 +4,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import get_args
 
 from keyhole.errors import KeyholeError
+from keyhole.tasks.choices import Design
 from keyhole.tasks.example import Example, collect, fill, piece_after
 from keyhole.tasks.words import CONTENT, NAMES, OBJECTS, PLACES, words_of
 
@@ -46,8 +47,6 @@ OWN = IoiWords(
     objects=OBJECTS,
 )
 
-Design = Literal["balanced", "mixed"]
-
 
 def ioi(
     n: int,
@@ -81,10 +80,10 @@ def ioi(
 
     if design == "mixed":
         return collect(n, seed, held_out, lambda rng: draw_from(rng, wordings, orders))
-    rng, found = random.Random(seed), []
+    rng, examples = random.Random(seed), []
     for count, number, one_order in balanced(n, wordings, orders):
-        found += collect(count, rng, held_out, partial(draw_from, numbers=(number,), orders=(one_order,)))
-    return found
+        examples += collect(count, rng, held_out, partial(draw_from, numbers=(number,), orders=(one_order,)))
+    return examples
 
 
 def orders_of(order: str) -> tuple[str, ...]:
@@ -115,9 +114,9 @@ def balanced(n: int, wordings: Sequence[int], orders: Sequence[str]) -> Iterator
     yield from ((each + (i < rest), *cell) for i, cell in enumerate(cells))
 
 
-def ioi_combination(one: str, other: str, thing: str) -> tuple[str, ...]:
+def ioi_combination(name: str, other: str, thing: str) -> tuple[str, ...]:
     """What decides whether an example is held out? The unordered pair of names, and the object."""
-    return ("ioi", *sorted((one, other)), thing)
+    return ("ioi", *sorted((name, other)), thing)
 
 
 def ioi_example(
@@ -213,8 +212,8 @@ def published_ioi(
     rng = random.Random(seed)
     if design == "balanced":
         cells = balanced(n, numbers, orders)
-        return [_published_example(rng, names, number, one) for count, number, one in cells for _ in range(count)]
-    kinds = [(number, one) for one in reversed(orders) for number in numbers]  # BABA stands first, as published
+        return [_published_example(rng, names, number, order) for count, number, order in cells for _ in range(count)]
+    kinds = [(number, order) for order in reversed(orders) for number in numbers]  # BABA stands first, as published
     rng.shuffle(kinds)
     # A third name is drawn and not used, as published.
     return [_published_example(rng, names, *rng.choice(kinds), drawn=min(3, len(names))) for _ in range(n)]

@@ -209,19 +209,19 @@ def passages(
     paragraphs = read_prose(path)
     fresh = [True] * len(paragraphs)
     starts = iter(random.Random(seed).sample(range(len(paragraphs)), len(paragraphs)))
-    found: list[tuple[int, ...]] = []
+    passages: list[tuple[int, ...]] = []
     for length in lengths:
         ids: tuple[int, ...] = ()
         while len(ids) < length:
             start = next(starts, None)
             if start is None:
                 raise KeyholeError(
-                    f"the prose is used up after {len(found)} of {len(lengths)} passages: ask for fewer or shorter "
+                    f"the prose is used up after {len(passages)} of {len(lengths)} passages: ask for fewer or shorter "
                     "ones, or give a longer text."
                 )
             ids = _from(model, paragraphs, fresh, start, length)
-        found.append(ids)
-    return found
+        passages.append(ids)
+    return passages
 
 
 def read_prose(path: Path | str | None = None) -> list[str]:
@@ -278,15 +278,15 @@ def words_by_kind(model: "Model") -> dict[str, list[str]]:
     """The tasks' words that are one token for a model, by kind; of a small vocabulary, all others too.
 
     >>> import keyhole
-    >>> found = words_by_kind(keyhole.load())
-    >>> found["places"][:3], found["other"][-3:]
+    >>> by_kind = words_by_kind(keyhole.load())
+    >>> by_kind["places"][:3], by_kind["other"][-3:]
     (['store', 'restaurant', 'garden'], ['with', 'working', 'year'])
     """
     from keyhole.models.tokens import all_tokens, one_token_words
 
     known = all_tokens(model)
-    found = {kind: one_token_words(model, words) for kind, words in KINDS.items()}
+    by_kind = {kind: one_token_words(model, words) for kind, words in KINDS.items()}
     if len(known) <= _LISTED:
-        listed = {word for words in found.values() for word in words}
-        found["other"] = sorted(token.text for token in known if token.text not in listed)
-    return {kind: words for kind, words in found.items() if words}
+        listed = {word for words in by_kind.values() for word in words}
+        by_kind["other"] = sorted(token.text for token in known if token.text not in listed)
+    return {kind: words for kind, words in by_kind.items() if words}

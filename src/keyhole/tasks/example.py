@@ -74,10 +74,10 @@ class Example:
 
     def position(self, run: "Run", role: str) -> int:
         """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
-        word, found = self.word(role), self._tokens(run)[role]
-        if len(found) != 1:
-            raise KeyholeError(f"{word!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
-        return found[0]
+        word, tokens = self.word(role), self._tokens(run)[role]
+        if len(tokens) != 1:
+            raise KeyholeError(f"{word!r}, the role {role}, is {len(tokens)} tokens for {run.model.name}.")
+        return tokens[0]
 
     def positions(self, run: "Run") -> dict[str, int]:
         """At which token of a run of this prompt does each role stand? Roles of several tokens are left out."""
@@ -92,8 +92,8 @@ class Example:
         """
         from keyhole.models.tokens import spans_among
 
-        found = self._among(spans_among(self.text, tokens))
-        return {role: own[0] for role, own in found.items() if len(own) == 1}
+        by_role = self._among(spans_among(self.text, tokens))
+        return {role: at[0] for role, at in by_role.items() if len(at) == 1}
 
     def tokens(self, model: "Model") -> dict[str, tuple[int, ...]]:
         """Which tokens of this prompt play each role for a model? Counted from the first token of the text itself.
@@ -106,7 +106,7 @@ class Example:
         from keyhole.models.tokens import text_ids, token_spans
 
         spans = token_spans(model, self.text, text_ids(model, self.text))
-        return {role: tuple(found) for role, found in self._among(spans).items()}
+        return {role: tuple(numbers) for role, numbers in self._among(spans).items()}
 
     def _tokens(self, run: "Run") -> dict[str, list[int]]:
         """Which tokens of a run of this prompt play each role."""
@@ -122,8 +122,8 @@ class Example:
         """Tokens by role. END predicts what comes next: of several, the last."""
         from keyhole.models.tokens import tokens_in
 
-        found = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
-        return {role: tokens[-1:] if role == "END" else tokens for role, tokens in found.items()}
+        by_role = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
+        return {role: tokens[-1:] if role == "END" else tokens for role, tokens in by_role.items()}
 
 
 def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, Span]]:
@@ -229,15 +229,15 @@ def collect(
     if n < 0:
         raise KeyholeError(f"there cannot be {n} examples.")
     rng = seed if isinstance(seed, random.Random) else random.Random(seed)
-    found: list[Example] = []
+    examples: list[Example] = []
     for _ in range(max(n, 1) * _TRIES_PER_EXAMPLE):
-        if len(found) == n:
-            return found
+        if len(examples) == n:
+            return examples
         combination, example = draw(rng)
         if held_out is None or is_held_out(*combination) == held_out:
-            found.append(example)
+            examples.append(example)
     side = "held-out" if held_out else "training"
-    raise KeyholeError(f"found {len(found)} of {n} {side} examples: give the generator more words")
+    raise KeyholeError(f"found {len(examples)} of {n} {side} examples: give the generator more words")
 
 
 # What are the tokens of a prompt called, so that prompts of other words and lengths compare? By role and distance.
@@ -256,12 +256,12 @@ def place_names(places: Mapping[str, int], length: int) -> tuple[str, ...]:
     at: dict[int, str] = {}
     for role, place in sorted(places.items(), key=lambda item: (len(item[0]), item[0])):
         at.setdefault(place, role)
-    found, role, since = [], START, 0
+    names, role, since = [], START, 0
     for token in range(length):
         if token in at:
             role, since = at[token], token
-        found.append(role if token == since else f"{role}+{token - since}")
-    return tuple(found)
+        names.append(role if token == since else f"{role}+{token - since}")
+    return tuple(names)
 
 
 def place_of(name: str, names: tuple[str, ...]) -> int | None:

@@ -27,17 +27,17 @@ _KEYS = {"prompt", "target", "against", "labels", "roles", *_TEXTS}
 
 def read_examples(path: str | Path) -> list[Example]:
     """Read examples, or say which line is wrong and why."""
-    path, found = Path(path), []
+    path, examples = Path(path), []
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         try:
-            found.append(_example(parse_json(line), task=path.stem))
+            examples.append(_example(parse_json(line), task=path.stem))
         except KeyholeError as error:
             raise KeyholeError(f"{path}, line {number}: {error}") from error
-    if not found:
+    if not examples:
         raise KeyholeError(f'{path} has no prompts: write a line such as {{"prompt": "1+1=", "target": "2"}} for each.')
-    return found
+    return examples
 
 
 def read_prompts(path: str | Path) -> list[Example] | list[str]:
@@ -143,16 +143,16 @@ def _labels(labels: Any) -> dict[str, str]:
 
 def _roles(roles: Any, text: str) -> dict[str, Span]:
     require(isinstance(roles, dict), f'"roles" is an object such as {{"IO": "Mary"}}, not {quoted(roles)}.')
-    found = {_text(role, "roles"): _span(role, place, text) for role, place in roles.items()}
-    return found if "END" in found else {**found, "END": (len(text) - 1, len(text))}
+    spans = {_text(role, "roles"): _span(role, place, text) for role, place in roles.items()}
+    return spans if "END" in spans else {**spans, "END": (len(text) - 1, len(text))}
 
 
 def _span(role: str, place: Any, text: str) -> Span:
     if isinstance(place, str) and place:
-        found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(place)}(?!\w)", text)]
-        told = f"the role {quoted(role)}, {quoted(place)}, occurs {len(found)} times in the prompt"
-        require(len(found) == 1, f"{told}: give its [start, end] in characters.")
-        return found[0]
+        spans = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(place)}(?!\w)", text)]
+        problem = f"the role {quoted(role)}, {quoted(place)}, occurs {len(spans)} times in the prompt"
+        require(len(spans) == 1, f"{problem}: give its [start, end] in characters.")
+        return spans[0]
     if is_list(place, int) and len(place) == 2 and is_index(place[0]) and place[0] < place[1] <= len(text):
         return place[0], place[1]
     raise KeyholeError(

@@ -1,11 +1,14 @@
 """What does a model know? Facts, years that come later (greater-than), and whose name takes which pronoun."""
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import chosen
+from keyhole.tasks.choices import YearsOptions, YearsSettings
 from keyhole.tasks.example import Example, collect, fill, last_piece
-from keyhole.tasks.words import ADJECTIVES, EVENTS, NAMES, NUMBERS, PEOPLE, PRONOUN
+from keyhole.tasks.words import ADJECTIVES, NAMES, NUMBERS, PEOPLE, PRONOUN
 
 # Facts: six prompts that ask for something the model was told elsewhere, some of them in two steps.
 
@@ -92,8 +95,6 @@ def _fact(text: str, right: str, choices: tuple[str, ...], about: str, *, gap: s
 # Greater-than: something lasted from one year to another; which years can it have ended in?
 
 LASTED = "The {NOUN} lasted from the year {XX1}{YY} to the year {XX2}"
-CENTURIES: tuple[str, ...] = tuple(str(century) for century in range(10, 19))
-STARTS: tuple[str, ...] = NUMBERS[2:99]  # 99 would leave no valid end
 
 
 def greater_than(
@@ -101,17 +102,14 @@ def greater_than(
     seed: int = 0,
     *,
     held_out: bool | None = False,
-    nouns: Sequence[str] = EVENTS,
-    centuries: Sequence[str] = CENTURIES,
-    starts: Sequence[str] = STARTS,
-    years: Collection[str] | None = None,
-    digits: bool = False,
+    settings: YearsSettings | None = None,
+    **choices: Unpack[YearsOptions],
 ) -> list[Example]:
     """Which two digits can end the year? Every YY above the first; `answer` is one of them at random.
 
-    `years` limits the first year to some of the centuries and starts, such as {"1745", "1812"}. With `digits`, for
-    models that cut numbers into digits, the next digit alone is asked for: the first year ends in 9, so that the tens
-    decide (from 1739 on: 4 to 9 are right, 0 to 3 are wrong).
+    `YearsSettings` say which years and nouns: `years`, such as {"1745", "1812"}, are some of the centuries and starts.
+    With `digits`, for models that cut numbers into digits, the prompt asks for the next digit alone. The first year
+    then ends in 9, so that the tens decide (from 1739 on: 4 to 9 are right, 0 to 3 are wrong).
     Held out: whole (noun, century, YY) combinations.
 
     >>> example = greater_than(1, nouns=["war"], centuries=["17"])[0]
@@ -120,7 +118,9 @@ def greater_than(
     >>> greater_than(1, starts=["39"], digits=True)[0].answers
     ('4', '5', '6', '7', '8', '9')
     """
-    starts = [start for start in starts if start.endswith("9")] if digits else starts
+    how = chosen(settings, YearsSettings, choices)
+    nouns, centuries, years, digits = how.nouns, how.centuries, how.years, how.digits
+    starts = [start for start in how.starts if start.endswith("9")] if digits else how.starts
     begins = {century + start for century in centuries for start in starts}
     begins &= begins if years is None else set(years)
     if not begins or not nouns:

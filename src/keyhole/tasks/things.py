@@ -4,10 +4,13 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from keyhole.errors import KeyholeError
+from keyhole.settings.fields import chosen
+from keyhole.tasks.choices import BoxesOptions, BoxesSettings, ListsOptions, ListsSettings
 from keyhole.tasks.example import Example, collect, exchanged, fill, is_held_out
-from keyhole.tasks.words import CATEGORIES, LETTERS, THINGS
+from keyhole.tasks.words import CATEGORIES
 
 # Boxes: things are put into lettered boxes; which box holds this one?
 
@@ -43,25 +46,23 @@ def boxes(
     seed: int = 0,
     *,
     held_out: bool | None = False,
-    n_boxes: int | None = None,
-    things: Sequence[str] = THINGS,
-    letters: Sequence[str] = LETTERS,
-    query: str | None = None,
-    wording: str = "plain",
+    settings: BoxesSettings | None = None,
+    **choices: Unpack[BoxesOptions],
 ) -> list[Example]:
-    """Which box is the thing in? Two to nine things in shuffled boxes, or always `n_boxes`.
+    """Which box is the thing in? Two to nine things in shuffled boxes, or as `BoxesSettings` say.
 
-    With `query` that thing is always told, at a random place, and asked about. `wording` is "plain", the organism's,
-    or "instruct", for chat models.
-    Roles: item_i and box_i in the order told, ITEM and BOX the queried pair, QUERY its second mention, END.
-    Held out: (thing, letter) pairs are never asked about in training, though they are told; None takes both sides.
+    A thing that is chosen as the `query` is in a random box of every prompt.
+    Roles: item_i and box_i in their order, ITEM and BOX the queried pair, QUERY its second mention, END.
+    Held out: (thing, letter) pairs are never asked about in training, though they occur; None takes both sides.
 
     >>> boxes(1, n_boxes=2, things=["jam", "knife"], letters="AB")[0].task
     'boxes'
     """
-    pool = [thing for thing in things if thing != query]
-    fixed = () if query is None else (query,)
-    most = min(len(pool) + len(fixed), len(letters))
+    how = chosen(settings, BoxesSettings, choices)
+    n_boxes, wording = how.n_boxes, how.wording
+    pool = [thing for thing in how.things if thing != how.query]
+    fixed = () if how.query is None else (how.query,)
+    most = min(len(pool) + len(fixed), len(how.letters))
     if most < 2 or (n_boxes is not None and not 2 <= n_boxes <= most):
         raise KeyholeError(f"n_boxes must be 2 to {most} (things and letters given), not {n_boxes}")
     if wording not in BOXES_WORDINGS:
@@ -69,12 +70,12 @@ def boxes(
 
     def draw(rng: random.Random) -> tuple[tuple[str, ...], Example]:
         count = rng.randint(2, most) if n_boxes is None else n_boxes
-        items, lettering = rng.sample(pool, count - len(fixed)), rng.sample(list(letters), count)
-        asked, other = rng.sample(range(count), 2)
-        pairs = list(zip([*items[:asked], *fixed, *items[asked:]], lettering, strict=True))
+        items, lettering = rng.sample(pool, count - len(fixed)), rng.sample(list(how.letters), count)
+        queried, other = rng.sample(range(count), 2)
+        pairs = list(zip([*items[:queried], *fixed, *items[queried:]], lettering, strict=True))
         more = _further_questions(rng, pairs) if wording == "plain" else ""
-        return ("boxes", *pairs[asked]), _boxes_example(
-            pairs, asked, other=other, more=more, wording=BOXES_WORDINGS[wording]
+        return ("boxes", *pairs[queried]), _boxes_example(
+            pairs, queried, other=other, more=more, wording=BOXES_WORDINGS[wording]
         )
 
     return collect(n, seed, held_out, draw)
@@ -117,25 +118,26 @@ def _further_questions(rng: random.Random, pairs: list[tuple[str, str]]) -> str:
     One answer a document teaches binding very slowly. A box may be asked about again: were it not, the model
     would learn to rule out the letters already given.
     """
-    askable = [pair for pair in pairs if not is_held_out("boxes", *pair)]
-    asked = rng.choices(askable, k=rng.randint(0, MOST_FURTHER_QUESTIONS)) if askable else []
-    return "".join(f"{WHICH_BOX.format(QUERY=item)} {box}." for item, box in asked)
+    open_pairs = [pair for pair in pairs if not is_held_out("boxes", *pair)]
+    pairs_again = rng.choices(open_pairs, k=rng.randint(0, MOST_FURTHER_QUESTIONS)) if open_pairs else []
+    return "".join(f"{WHICH_BOX.format(QUERY=item)} {box}." for item, box in pairs_again)
 
 
 def _boxes_example(
-    pairs: list[tuple[str, str]], asked: int, *, other: int, more: str, wording: _BoxesWording
+    pairs: list[tuple[str, str]], queried: int, *, other: int, more: str, wording: _BoxesWording
 ) -> Example:
-    statements, slots = [], {"QUERY": ("QUERY", pairs[asked][0])}
+    statements, slots = [], {"QUERY": ("QUERY", pairs[queried][0])}
     sayings = [wording.first, *[wording.next] * (len(pairs) - 2), wording.last]
     for i, ((item, box), saying) in enumerate(zip(pairs, sayings, strict=True)):
         statements.append(saying.format(item=f"{{item_{i}}}", box=f"{{box_{i}}}"))
         slots |= {f"item_{i}": (f"item_{i}", item), f"box_{i}": (f"box_{i}", box)}
     text, roles = fill(", ".join(statements) + "." + wording.question, slots)
-    roles["ITEM"], roles["BOX"] = roles[f"item_{asked}"], roles[f"box_{asked}"]
-    right, wrong = pairs[asked][1], pairs[other][1]
+    roles["ITEM"], roles["BOX"] = roles[f"item_{queried}"], roles[f"box_{queried}"]
+    right, wrong = pairs[queried][1], pairs[other][1]
     against = tuple(dict.fromkeys([wrong, *(box for _, box in pairs if box != right)]))
-    labels = {"boxes": str(len(pairs)), "asked": str(asked)}
-    return Example("boxes", text, right, against, (right,), roles, f"{len(pairs)}-{asked}", f" {right}.{more}", labels)
+    labels = {"boxes": str(len(pairs)), "asked": str(queried)}
+    template, continuation = f"{len(pairs)}-{queried}", f" {right}.{more}"
+    return Example("boxes", text, right, against, (right,), roles, template, continuation, labels)
 
 
 # Lists: things of several kinds; which of them are of the kind asked for?
@@ -168,45 +170,41 @@ def lists(
     seed: int = 0,
     *,
     held_out: bool | None = False,
-    n_items: int | None = None,
-    category: str | None = None,
-    given: int = 0,
-    per_category: int | None = None,
-    categories: Sequence[str] | Mapping[str, Sequence[str]] = tuple(CATEGORIES),
-    wording: str = "plain",
+    settings: ListsSettings | None = None,
+    **choices: Unpack[ListsOptions],
 ) -> list[Example]:
     """Which item of the list is of this kind? They are to be named in list order, so the first comes next.
 
-    Four to ten items, or always `n_items`, or `per_category` of each of the `categories`; the asked category is a
-    random one of those in the list, or `category`. With `given` the prompt already names that many, and `answers` are
-    the remaining ones. `categories` are names of built-in ones, or names with items.
-    `wording` is "plain", the organism's, or "instruct", for chat models.
+    Four to ten items, of which the prompt asks for a random category, or as `ListsSettings` say. Where the prompt names
+    some items already (`given`), `answers` are the remaining ones.
     Roles: item_i in list order, `fruits_0`, `fruits_1`... the same items by category, CATEGORY, END.
     Held out: (category, set of its items in the list); None takes both sides.
 
     >>> lists(1, n_items=4, category="fruits")[0].text.endswith("Find the fruits:")
     True
     """
+    how = chosen(settings, ListsSettings, choices)
+    n_items, per_category, given, wording = how.n_items, how.per_category, how.given, how.wording
     if not 0 <= given <= 4:
         raise KeyholeError(f"given must be 0 to 4, not {given}")
     if n_items is not None and not given + 2 <= n_items <= 12:
         raise KeyholeError(f"n_items must be {given + 2} to 12, not {n_items}")
-    kinds = _kinds(categories)
-    _check_kinds(kinds, category, per_category, counted=n_items is not None, given=given)
+    kinds = _kinds(how.categories)
+    _check_kinds(kinds, how.category, per_category, counted=n_items is not None, given=given)
     if wording not in LISTS_WORDINGS:
         raise KeyholeError(f"wording is one of {', '.join(LISTS_WORDINGS)}, not {wording!r}")
 
     def draw(rng: random.Random) -> tuple[tuple[str, ...], Example]:
-        asked = category or rng.choice(list(kinds))
+        category = how.category or rng.choice(list(kinds))
         if per_category is None:
             count = rng.randint(max(4, given + 2), 10) if n_items is None else n_items
-            listed = _draw_items(rng, asked, kinds, count=count, at_least=given + 1)
+            listed = _draw_items(rng, category, kinds, count=count, at_least=given + 1)
         else:
             listed = [item for items in kinds.values() for item in rng.sample(items, per_category)]
             rng.shuffle(listed)
-        said = LISTS_WORDINGS[wording]
-        right = [item for item in listed if item in kinds[asked]]
-        return ("lists", asked, *sorted(right)), _list_example(listed, (asked, kinds), right, given=given, wording=said)
+        right = [item for item in listed if item in kinds[category]]
+        example = _list_example(listed, (category, kinds), right, given=given, wording=LISTS_WORDINGS[wording])
+        return ("lists", category, *sorted(right)), example
 
     return collect(n, seed, held_out, draw)
 
@@ -243,15 +241,15 @@ def _check_kinds(
 
 
 def _draw_items(
-    rng: random.Random, asked: str, categories: Mapping[str, Sequence[str]], *, count: int, at_least: int
+    rng: random.Random, category: str, categories: Mapping[str, Sequence[str]], *, count: int, at_least: int
 ) -> list[str]:
-    """Some items of the asked category and one or more of one to three others, shuffled."""
-    rest = [name for name in categories if name != asked]
+    """Some items of this category and one or more of one to three others, shuffled."""
+    rest = [name for name in categories if name != category]
     others = rng.sample(rest, rng.randint(1, min(3, len(rest))))
     pool = [item for name in others for item in categories[name]]
     most = max(at_least, count // 2)
     wanted = max(rng.randint(at_least, most), count - len(pool))
-    listed = rng.sample(categories[asked], wanted) + rng.sample(pool, count - wanted)
+    listed = rng.sample(categories[category], wanted) + rng.sample(pool, count - wanted)
     rng.shuffle(listed)
     return listed
 
@@ -265,18 +263,18 @@ def _list_example(
     wording: _ListWording,
 ) -> Example:
     """The list, and the question after one of these categories."""
-    asked, categories = question
+    category, categories = question
     slots = {f"item_{i}": (f"item_{i}", item) for i, item in enumerate(listed)}
     frame = wording.start + wording.between.join(f"{{{slot}}}" for slot in slots) + wording.question
     frame += "".join(f" {{given_{i}}}," for i in range(given))
     slots |= {f"given_{i}": (f"given_{i}", right[i]) for i in range(given)}
-    text, roles = fill(frame, slots | {"CATEGORY": ("CATEGORY", asked)})
+    text, roles = fill(frame, slots | {"CATEGORY": ("CATEGORY", category)})
 
     for name, items in categories.items():
         members = [i for i, item in enumerate(listed) if item in items]
         roles |= {f"{name}_{order}": roles[f"item_{i}"] for order, i in enumerate(members)}
     rest = tuple(right[given:])
     against = tuple(item for item in listed if item not in right)
-    labels = {"items": str(len(listed)), "category": asked, "given": str(given)}
-    template, continuation = f"{len(listed)}-{asked}", " " + ", ".join(rest) + "."
+    labels = {"items": str(len(listed)), "category": category, "given": str(given)}
+    template, continuation = f"{len(listed)}-{category}", " " + ", ".join(rest) + "."
     return Example("lists", text, rest[0], against, rest, roles, template, continuation, labels)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.tasks.choices import CENTURIES, STARTS
 from keyhole.tasks.copying import ioi_words
 from keyhole.tasks.example import Example, exchanged, reworded
-from keyhole.tasks.knowledge import CENTURIES, OTHER_PRONOUN, STARTS, ends_of, same_kind
+from keyhole.tasks.knowledge import OTHER_PRONOUN, ends_of, same_kind
 from keyhole.tasks.words import ADJECTIVES, NUMBERS, PEOPLE, PRONOUN
 
 Words = Mapping[str, Any]
@@ -101,7 +102,7 @@ def _other_subject(example: Example, words: Words, rng: random.Random) -> Exampl
 
 def _other_boxes(example: Example, words: Words, rng: random.Random) -> Example:
     """Boxes: other things in boxes of other letters; the queried one has another letter in any case."""
-    things, boxes = ([example.word(role) for role in _numbered(example, what)] for what in ("item", "box"))
+    things, boxes = ([example.word(role) for role in _numbered(example, kind)] for kind in ("item", "box"))
     letters = rng.sample(list(words["letters"]), len(boxes))
     while letters[boxes.index(example.answer)] == example.answer:
         letters = rng.sample(list(words["letters"]), len(boxes))
@@ -160,18 +161,18 @@ def _other_pronoun(example: Example, words: Words, rng: random.Random) -> Exampl
 def _other_question(example: Example, words: Words, rng: random.Random) -> Example:
     """Boxes: the thing in the most natural wrong box is asked about."""
     letter = example.against[0]
-    asked = next(role for role in _numbered(example, "box") if example.word(role) == letter).replace("box", "item")
-    changed = reworded(example, {"QUERY": example.word(asked)})
-    roles = {**changed.roles, "ITEM": changed.roles[asked], "BOX": changed.roles[asked.replace("item", "box")]}
+    item = next(role for role in _numbered(example, "box") if example.word(role) == letter).replace("box", "item")
+    changed = reworded(example, {"QUERY": example.word(item)})
+    roles = {**changed.roles, "ITEM": changed.roles[item], "BOX": changed.roles[item.replace("item", "box")]}
     return replace(
         changed,
         answer=letter,
         answers=(letter,),
         against=(example.answer, *example.against[1:]),
         roles=roles,
-        template=f"{len(_numbered(example, 'box'))}-{asked.removeprefix('item_')}",
+        template=f"{len(_numbered(example, 'box'))}-{item.removeprefix('item_')}",
         continuation=f"{_gap(example)}{letter}.",
-        labels={**example.labels, "asked": asked.removeprefix("item_")},
+        labels={**example.labels, "asked": item.removeprefix("item_")},
     )
 
 
@@ -209,9 +210,9 @@ def _unused(rng: random.Random, pool: Sequence[str], used: Collection[str], coun
     return rng.sample(free, count)
 
 
-def _numbered(example: Example, what: str) -> list[str]:
+def _numbered(example: Example, kind: str) -> list[str]:
     """The roles item_0, item_1, ... of an example."""
-    return [role for role in example.roles if role.rpartition("_")[0] == what]
+    return [role for role in example.roles if role.rpartition("_")[0] == kind]
 
 
 OTHERS: Mapping[str, Draw] = {

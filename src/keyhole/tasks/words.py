@@ -103,7 +103,7 @@ _SPELLED = {int: "a whole number", str: "a text", bool: "true or false", NoneTyp
 
 
 def choices_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """What can be chosen of a task, and of which type it is: its generator's keywords.
+    """What can be chosen of a task, and of which type it is: its generator's keywords, and its record of settings.
 
     >>> from keyhole.tasks import boxes
     >>> list(choices_of(boxes))
@@ -111,7 +111,9 @@ def choices_of(make: Callable[..., Any]) -> dict[str, Any]:
     """
     hints = get_type_hints(make)
     parameters = inspect.signature(make).parameters.values()
-    return {p.name: hints[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+    named = {p.name: hints[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+    records = [kind for kind in get_args(named.pop("settings", None)) if kind is not NoneType]
+    return named | {name: hint for record in records for name, hint in get_type_hints(record).items()}
 
 
 def check_choices(task: str, make: Callable[..., Any], choices: Mapping[str, Any]) -> None:
@@ -131,7 +133,7 @@ def _fits(value: Any, hint: Any) -> bool:
         several = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
         return several and all(_fits(each, inside[0]) for each in value)
     if origin is UnionType:
-        return any(_fits(value, one) for one in inside)
+        return any(_fits(value, kind) for kind in inside)
     return fits(frozen(value), hint)
 
 
@@ -140,7 +142,7 @@ def _spelled(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(inside)
     if origin is UnionType:
-        return " or ".join(_spelled(one) for one in inside)
+        return " or ".join(_spelled(kind) for kind in inside)
     if origin is tuple:
         return f"{len(inside)} whole numbers"
     if origin is Mapping:

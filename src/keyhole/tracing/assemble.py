@@ -10,8 +10,8 @@ import transformers
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.columns import Edges, Firings, Mlps, Nodes
-from keyhole.circuits.graph import Edge, EdgeSide, Node, Traced, TracedMlp
-from keyhole.circuits.records import Kind, Parameters, Place, Writer
+from keyhole.circuits.graph import EdgeSide, Traced, TracedMlp
+from keyhole.circuits.records import Kind, Parameters, Place, Sizes, Writer
 from keyhole.models.numbers import require_exact
 from keyhole.models.tokens import token_texts
 from keyhole.strict import printable
@@ -27,6 +27,8 @@ from keyhole.version import __version__
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+
+_Cells = tuple[Any, ...]  # of an edge: its columns in their order
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Growing:
 
 
 def checked(check: Check, run: "Run") -> Check:
-    """Refuse a run that cannot be rebuilt."""
+    """Refuse a run that cannot be reconstructed."""
     for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
         require_exact(error, run.logits.dtype, f"the {name} of this run")
     return check
@@ -68,10 +70,10 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         writers.add(head)
         writers |= {signal.writer for side in firing.sides for signal in side.signals}
     named = sorted(writers if flow is None else writers | flow.influence.keys(), key=attrgetter("key"))
-    nodes = [*map(Node.of, named), Node("target", None, None, settings.end, settings.end)]
+    nodes = [(w.kind, w.layer, w.head, w.dest, w.src) for w in named]
     index = {writer: i for i, writer in enumerate(named)}
-    edges = [
-        Edge(index[s.writer], len(named), "target", s.weight, s.weight, s.alone, (), _handed(flow, s.writer))
+    edges: list[_Cells] = [
+        (index[s.writer], len(named), "target", s.weight, s.weight, s.alone, (), _handed(flow, s.writer))
         for s in circuit.seeds
     ]
     traced = []
@@ -79,7 +81,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         at = index[head]
         for s in (signal for side in firing.sides for signal in side.signals):
             share = _handed(flow, s.writer, head, s.side)
-            edges.append(Edge(index[s.writer], at, s.side, s.weight, s.ig, s.alone, s.channels, share))
+            edges.append((index[s.writer], at, s.side, s.weight, s.ig, s.alone, s.channels, share))
         dest, src = (side.removed for side in firing.sides)
         traced.append(Traced(at, firing.tau, firing.visible, dest, src))
     if flow is not None:
@@ -95,11 +97,12 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
-        nodes=Nodes.of(nodes),
-        attention=tuple(_attention(circuit, nodes)),
-        edges=Edges.of(edges),
+        nodes=Nodes.of_cells([*nodes, ("target", None, None, settings.end, settings.end)]),
+        attention=(*_attention(circuit, named), None),
+        edges=Edges.of_cells(edges),
         firings=Firings.of(traced),
         run=run,
+        sizes=Sizes.of(run.model),
         probe=settings.metric.direction if isinstance(settings.metric, Probe) else None,
         **({} if flow is None else _accounted(flow, named, index)),
     )
@@ -110,13 +113,13 @@ def _handed(flow: Flow | None, writer: Writer, into: Writer | None = None, side:
     return None if flow is None else flow.steps.get((writer, into, side), 0.0)
 
 
-def _caused(flow: Flow, index: dict[Writer, int]) -> list[Edge]:
+def _caused(flow: Flow, index: dict[Writer, int]) -> list[_Cells]:
     """The edges into MLPs and values."""
-    edges = []
+    edges: list[_Cells] = []
     for step, cause in flow.causes.items():
         who, into, side = step
         assert into is not None
-        edges.append(Edge(index[who], index[into], side, cause.weight, cause.part, cause.alone, (), flow.steps[step]))
+        edges.append((index[who], index[into], side, cause.weight, cause.part, cause.alone, (), flow.steps[step]))
     return edges
 
 
@@ -126,8 +129,10 @@ def _unreached(kind: Kind) -> str:
 
 
 def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) -> dict[str, Any]:
-    """Influence and reasons of all nodes, the target last, and the MLPs that were explained."""
+    """Influence and reasons of all nodes, the target last, and the MLPs that were explained, with their directions."""
     leaves, mlps = flow.leaves(), []
+    read = [write.direction.float() for write in flow.mlps.values()]
+    along = torch.stack(read).cpu().numpy() if read else ()
     for writer, write in flow.mlps.items():
         causes = tuple(index[c.writer or offset_of(writer)] for c in write.causes)
         shares = {name: getattr(write, name) for name in ("offset", "left", "left_renormed", "kept", "cancellation")}
@@ -137,6 +142,7 @@ def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) ->
         "influence": (*(flow.influence.get(writer, 0.0) for writer in named), 1.0),
         "leaves": (*reasons, None),
         "mlps": Mlps.of(mlps),
+        "directions": {mlp.node: direction for mlp, direction in zip(mlps, along, strict=True)},
     }
 
 
@@ -149,9 +155,9 @@ def answer_facts(run: "Run", settings: Settings) -> dict[str, Any]:
     return facts
 
 
-def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
-    """The attention weight of every head node."""
-    heads = [(node.layer, node.head, node.dest, node.src) for node in nodes if node.kind == "head"]
+def _attention(circuit: Growing, writers: Sequence[Writer]) -> list[float | None]:
+    """The attention weight of every head; None of all other writers."""
+    heads = [(w.layer, w.head, w.dest, w.src) for w in writers if w.kind == "head"]
     weights: dict[Any, float] = {place: firing.attention for place, firing in circuit.firings.items()}
     left, index = [place for place in heads if place not in weights], circuit.writes.attention_layers.index
     if left:
@@ -160,4 +166,4 @@ def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
         layer, run, head, dest, src = (torch.tensor(x, device=circuit.writes.device) for x in at)
         values = circuit.writes.patterns.weights(layer, run, head, dest=dest, src=src).tolist()
         weights |= dict(zip(left, values, strict=True))
-    return [weights[n.layer, n.head, n.dest, n.src] if n.kind == "head" else None for n in nodes]
+    return [weights[w.layer, w.head, w.dest, w.src] if w.kind == "head" else None for w in writers]

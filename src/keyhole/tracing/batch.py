@@ -73,7 +73,7 @@ class Attempts:
 
     @contextmanager
     def at(self, index: int) -> Iterator[None]:
-        """Work on one prompt; what refuses it refuses no other. The first refusal of a prompt is the one told."""
+        """Work on one prompt; what refuses it refuses no other. The first refusal of a prompt is kept."""
         try:
             yield
         except KeyholeError as error:

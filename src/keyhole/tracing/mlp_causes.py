@@ -325,7 +325,7 @@ def mlp_text(write: "MlpWrite") -> str:
     tokens = write.run.tokens
     lines = [
         f"mlp {write.layer} at {token_label(tokens, write.pos)} writes {write.value:+.3f} along this direction, "
-        f"rebuilt to {write.error:.0e}"
+        f"reconstructed to {write.error:.0e}"
     ]
     for cause in write.causes:
         who = "offset: with nothing else to read" if cause.writer is None else node_label(cause.writer, tokens)

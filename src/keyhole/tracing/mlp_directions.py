@@ -41,7 +41,7 @@ def toward(
     out, at = run.model.head_out(), run.position(end, "end")
     right, wrong = token_ids(run, target, at), token_ids(run, against, at)
     if not right:
-        raise KeyholeError("give a token whose logit is asked for.")
+        raise KeyholeError("give a token whose logit the direction should raise.")
     d = out.W_U[:, right].mean(1)
     if wrong:
         d = d - out.W_U[:, wrong].mean(1)
@@ -162,6 +162,7 @@ class Shares:
     kept: float
     cancellation: float
     neurons: tuple[tuple[int, float], ...]
+    direction: Float[Tensor, "d_model"]
 
     @classmethod
     def of(cls, write: MlpWrite) -> "Shares":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from keyhole.tracing.firing import Explained
     from keyhole.tracing.seeds import Seed
 
+_CHANGED = (
+    "node {node} of the circuit hands on influence, and in this prompt nobody reads what it writes: the file was "
+    "changed. Trace the circuit again."
+)
 _AT_SRC = 0.1  # a src-side signal that does less of its work at src has its causes elsewhere: "at other keys"
 
 
@@ -99,7 +104,7 @@ class Flows:
         return [key for key in reached if key in self.directions]
 
     def _hand_on_mlps(self, keys: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
-        """MLPs that are rebuilt along the direction they are read, if not in every one, hand on what they carry."""
+        """MLPs that are reconstructed along the direction they are read hand on what they carry."""
         wrote, limit = places.wrote, tolerance_of(self.writes.runs[0].logits.dtype)
         along, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
         readers, rows, g = list[Reader](), list[int](), list[Tensor]()
@@ -186,7 +191,8 @@ class Flows:
         return values, g
 
 
-# Along which directions is what a circuit's MLPs write read? Rebuilt from its edges, top down: files keep none.
+# Along which directions is what a circuit's MLPs write read? The circuit keeps them. Older files and stores have none:
+# of these they are reconstructed from the edges, top down.
 #
 # Each MLP's D is what its readers read, weighted by the influence that they hand it, as when the circuit was traced.
 
@@ -206,6 +212,8 @@ def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
     if not isinstance(parameters, Accpp) or parameters.through != "mlps":
         raise KeyholeError('this circuit ends at MLPs: trace with through="mlps" to explain and verify them.')
     flows = Flows(Writes([run]), Through(constants=parameters.constants or "baseline"))
+    if circuit.directions and circuit.directions.keys() == set(circuit.mlps.node.tolist()):
+        return _as_kept(flows, circuit)
     along = answer_direction(flows.writes, parameters, circuit.probe)
     _reach(flows, circuit, [(edge, along) for edge in _into(circuit, "target")])
     mlps: dict[int, ReadMlp] = {}
@@ -213,6 +221,28 @@ def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
         mlps |= _mlps(flows, circuit, layer)
         _heads(flows, circuit, layer)
     return mlps
+
+
+def _as_kept(flows: Flows, circuit: Circuit) -> dict[int, ReadMlp]:
+    """By the directions that the circuit keeps, each of which its MLP must write along."""
+    mlps: dict[int, ReadMlp] = {}
+    for layer in sorted({circuit.nodes[node].layer or 0 for node in circuit.directions}, reverse=True):
+        nodes, places = _places(flows, circuit, layer)
+        D = torch.from_numpy(np.stack([circuit.directions[node] for node in nodes])).to(places.x)
+        for i, (node, value) in enumerate(zip(nodes, (places.wrote * D).sum(1).tolist(), strict=True)):
+            if not value > 0:
+                raise KeyholeError(_CHANGED.format(node=node))
+            mlps[node] = ReadMlp(node, places.at(i), D[i])
+    return mlps
+
+
+def _places(flows: Flows, circuit: Circuit, layer: int) -> tuple[list[int], Places]:
+    """The MLPs of one layer that a circuit explains, and where they write."""
+    nodes = [node for node in circuit.mlps.node.tolist() if circuit.nodes[node].layer == layer]
+    spots = [(0, circuit.nodes[node].dest) for node in nodes]
+    weights = weights_of(flows.writes.runs[0], layer)
+    constants = flows.settings.constants == "baseline"
+    return nodes, mlp_places(flows.writes, spots, weights, layer, constants=constants)
 
 
 def _into(circuit: Circuit, side: str, node: int | None = None) -> list[Edge]:
@@ -231,12 +261,9 @@ def _reach(flows: Flows, circuit: Circuit, edges: Sequence[tuple[Edge, Float[Ten
 
 
 def _mlps(flows: Flows, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
-    nodes = [traced.node for traced in circuit.mlps if circuit.nodes[traced.node].layer == layer]
-    if not nodes:
+    if not any(circuit.nodes[node].layer == layer for node in circuit.mlps.node.tolist()):
         return {}
-    spots = [(0, circuit.nodes[node].dest) for node in nodes]
-    weights = weights_of(flows.writes.runs[0], layer)
-    places = mlp_places(flows.writes, spots, weights, layer, constants=flows.settings.constants == "baseline")
+    nodes, places = _places(flows, circuit, layer)
     D = _directions(flows, circuit, nodes).to(places.x)
     g, _ = places.back(places.along(D))
     _reach(flows, circuit, [(edge, g[i]) for i, node in enumerate(nodes) for edge in _into(circuit, "mlp", node)])
@@ -272,10 +299,7 @@ def _directions(flows: Flows, circuit: Circuit, nodes: Sequence[int]) -> Float[T
     keys = [(0, circuit.nodes[node].writer) for node in nodes]
     for node, key in zip(nodes, keys, strict=True):
         if key not in flows.directions:
-            raise KeyholeError(
-                f"node {node} of the circuit hands on influence, and in this prompt nobody reads what it writes: the "
-                "file was changed. Trace the circuit again."
-            )
+            raise KeyholeError(_CHANGED.format(node=node))
     return flows.directions.of(keys)
 
 

@@ -106,7 +106,7 @@ _STATES = 1 << 20  # logits held at once on the path, in float64
 
 @dataclass(frozen=True)
 class Likely:
-    """Whose probability is asked for, at one token of a run."""
+    """Whose probability is explained, at one token of a run."""
 
     run: int
     end: int

@@ -75,7 +75,7 @@ class Settings:
 
 
 def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, Callable[[], Goal]]:
-    """What the seeds of each run are chosen for, or why there is nothing to choose for: told when it is asked."""
+    """What the seeds of each run are chosen for; whoever calls one is refused where there is nothing to choose for."""
     likely = {
         row: chosen
         for row, chosen in settings.items()
@@ -104,7 +104,7 @@ def answer_direction(writes: Writes, parameters: Parameters, probe: Tensor | Non
     end, targets = parameters.end, list(parameters.target_ids)
     if parameters.seeds == "probe":
         if probe is None:
-            raise KeyholeError("a circuit file keeps no probe's direction: trace again from the probe to verify MLPs.")
+            raise KeyholeError("this circuit keeps neither its probe nor directions of its MLPs: trace again.")
         return probe.to(writes.local)
     if parameters.seeds == "prob":
         answers = [Likely(0, end, tuple(targets))]

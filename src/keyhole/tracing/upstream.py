@@ -83,7 +83,7 @@ class Writes:
         return self._attention[layer]
 
     def release(self) -> None:
-        """Let go of all but who attended to whom and how writers are numbered: what finished circuits are told by."""
+        """Let go of all but who attended to whom and how writers are numbered, which finished circuits need."""
         for name in ("moved", "values", "local", "final_resid", "inside"):
             self.__dict__.pop(name, None)
         self._attention.clear()

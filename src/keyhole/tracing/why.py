@@ -64,7 +64,7 @@ def explain(
         raise KeyholeError("say which token the head does not attend to: src.")
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul(), run.model._steady():
-        score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
+        score_row(run, layer, index, d)  # refuses scores that cannot be reconstructed
         if why_not and threshold(tau, d, int(run.attention_run(layer).visible([d]).sum())) == 1:
             raise KeyholeError(
                 f"token {d} sees so few keys that tau is 1, and no removal lifts a weight to 1: give a tau."

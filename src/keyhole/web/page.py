@@ -217,7 +217,7 @@ def page_data(
         identities = {_identity(circuit, edge): name for edge, name in named.items()}
         named = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
     data: dict[str, Any] = {
-        "circuit": json.loads(part.to_json()),
+        "circuit": json.loads(replace(part, directions={}).to_json()),  # no view shows them
         "names": {str(index): {"text": named[edge]} for index, edge in enumerate(part.edges) if edge in named},
         "story": [] if story is None else story_lines(part, story),
     }

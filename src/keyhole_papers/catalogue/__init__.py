@@ -5,13 +5,13 @@ A file per paper has an item for each, in the order in which a report shows them
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Literal
 
 from keyhole.errors import KeyholeError
-from keyhole.strict import fits, quoted, read_text, require
+from keyhole.strict import read, read_text, require
 
 Paper = Literal["svf", "svt", "cc", "talk"]
 PAPERS: dict[Paper, str] = {
@@ -53,21 +53,14 @@ class Published:
         return self.same_as is None and not self.beyond
 
 
-_FIELDS = get_type_hints(Published)
-
-
 def published(paper: Paper) -> list[Published]:
     """All items of one paper."""
     rows = tomllib.loads(read_text(Path(__file__).with_name(f"{paper}.toml")))["item"]
-    return [_item(row, paper) for row in rows]
-
-
-def _item(row: dict[str, Any], paper: Paper) -> Published:
-    for name, value in row.items():
-        require(name in _FIELDS and fits(value, _FIELDS[name]), f"{name} of an item cannot be {quoted(value)}: {row}.")
-    item = Published(**row)
-    require(item.id.startswith(f"{paper}-"), f"{item.id} does not belong to {paper}.")
-    return item
+    usual = {each.name: each.default for each in fields(Published) if each.default is not MISSING}
+    items = [read(Published, {**usual, **row}, row.get("id", "an item")) for row in rows]
+    for item in items:
+        require(item.id.startswith(f"{paper}-"), f"{item.id} does not belong to {paper}.")
+    return items
 
 
 CATALOGUE: dict[str, Published] = {item.id: item for paper in PAPERS for item in published(paper)}
@@ -78,15 +71,11 @@ def resolve(ids: Sequence[str] | str, paper: Paper | None = None) -> list[str]:
     ids = [ids] if isinstance(ids, str) else ids
     for id in ids:
         if id not in CATALOGUE and id != "all":
-            raise KeyholeError(_unknown(id))
+            near = get_close_matches(id, CATALOGUE, 5) or [other for other in CATALOGUE if other.startswith(id)][:5]
+            hint = f"do you mean {', '.join(near)}?" if near else "`keyhole reproduce --list` shows all ids."
+            raise KeyholeError(f"there is no published item {id!r}: {hint}")
     wanted = set(CATALOGUE) if "all" in ids else set(ids)
     chosen = [id for id, item in CATALOGUE.items() if id in wanted and paper in (None, item.paper)]
     if wanted and not chosen:
         raise KeyholeError(f"none of {', '.join(ids)} is of {paper!r}: leave the paper out, or name its own items.")
     return chosen
-
-
-def _unknown(id: str) -> str:
-    near = get_close_matches(id, CATALOGUE, 5) or [other for other in CATALOGUE if other.startswith(id)][:5]
-    hint = f"do you mean {', '.join(near)}?" if near else "`keyhole reproduce --list` shows all ids."
-    return f"there is no published item {id!r}: {hint}"

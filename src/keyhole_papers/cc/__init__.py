@@ -97,9 +97,8 @@ def held_out(job: Job, task: Task) -> dict[str, Collected]:
 
 
 def _how(model: Model, task: Task, job: Job) -> dict[str, Any]:
-    if task == "boxes":
-        return wording(model, job.model) | {"n_boxes": boxes_of(job)}
-    return wording(model, job.model) | {"per_category": 2 if job.model is None else 5}
+    size = {"n_boxes": boxes_of(job)} if task == "boxes" else {"per_category": 2 if job.model is None else 5}
+    return wording(model, job.model) | size
 
 
 def wording(model: Model, source: str | None) -> dict[str, Any]:

@@ -68,7 +68,9 @@ class Categories:
 def measure(job: Job) -> Categories:
     """Clusters of the paper's categories: keys of words that made neither the feature nor the centres."""
     model, about = studied(job, "lists").test.model, subject(job, "lists", "cc-fig6b")
-    kinds, n = kinds_of(model), lists_of(job, model)
+    kinds, n = kinds_of(model), 160 if job.quick else 400
+    if job.as_printed:  # a contrast for each category needs as many samples as there are dimensions
+        n = 2 * len(THIRTEEN) * max(FEWEST, model.dims.d_head) if job.quick else 2000
     how: dict[str, Any] = wording(model, job.model) | {"per_category": 1 if job.model is None else 5}
     how["categories"] = kinds
     words = [{word for kind in kinds.values() for word in kind[side::2]} for side in (0, 1)]
@@ -90,13 +92,6 @@ def kinds_of(model: Model) -> dict[str, Sequence[str]]:
             single = one_token_words(model, words)
             kinds[kind] = single if len(single) >= _LEAST_WORDS else words
     return kinds
-
-
-def lists_of(job: Job, model: Model) -> int:
-    """How many lists make the feature, and as many its test."""
-    if job.as_printed:  # a contrast for each category needs as many samples as there are dimensions
-        return 2 * len(THIRTEEN) * max(FEWEST, model.dims.d_head) if job.quick else 2000
-    return 160 if job.quick else 400
 
 
 def only(contrast: Contrast, words: set[str]) -> Contrast:

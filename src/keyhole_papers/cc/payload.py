@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import torch
-
-from keyhole.lab.payload import VALIDATION, Payload, PayloadSettings, ceiling, train, trained_heads
+from keyhole.lab.payload import VALIDATION, Payload, PayloadSettings, train, trained_heads
 from keyhole.lab.payload_features import Latent, LatentFeature, latent_feature
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload_task import Latents, reachable
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
 from keyhole_papers.finding import TOY, Finding, Findings, holds_of, of_part
 from keyhole_papers.results import Verdict
@@ -114,31 +112,6 @@ def ranks_of(job: Job, head: Payload) -> Ranks:
     return Ranks(feature_of(job, head, "z1").rank, feature_of(job, head, "z2").rank)
 
 
-def reachable(settings: PayloadSettings) -> float:
-    """Which accuracy can a head reach whose scores are bilinear?
-
-    Discrete latents: what repeated ones leave (`ceiling`). Gaussian ones: with q . k_i = z . z_i over the
-    n = min(r1 + r2, d_head) entries that a head holds, the right token scores |z|^2 and each of the T - 1 others a draw
-    of N(0, |z|^2), so that it wins with E[Phi(|z|)^(T - 1)], |z| ~ chi_n; a wrong one has its payload once in P.
-
-    >>> [round(reachable(PayloadSettings(4, 4, 8, latents=kind)), 3) for kind in ("discrete", "gaussian")]
-    [0.974, 0.886]
-    """
-    won = attended(settings)
-    return won + (1 - won) / settings.payloads
-
-
-def attended(settings: PayloadSettings) -> float:
-    """How often does the right token win? `reachable` without lucky payloads."""
-    if settings.latents == "discrete":
-        return (settings.payloads * ceiling(settings) - 1) / (settings.payloads - 1)
-    n = min(settings.r1 + settings.r2, settings.d_head)
-    x = torch.linspace(1e-6, n**0.5 + 10, 20_001, dtype=torch.float64)
-    density = torch.exp((n - 1) * x.log() - x.square() / 2)  # of chi_n, up to a factor
-    wins = torch.special.ndtr(x) ** (settings.context - 1)
-    return float((density * wins).sum() / density.sum())
-
-
 def reached(heads: Iterable[Payload]) -> list[float]:
     """Every head's accuracy as a share of what it can reach."""
     return [head.accuracy / reachable(head.settings) for head in heads]
@@ -154,13 +127,12 @@ def are_trained(heads: Iterable[Payload]) -> bool:
 
 def as_printed(heads: Iterable[Payload]) -> bool:
     """Were all of them trained with the settings, and on the data, that the paper prints?"""
-    return all(_is_printed(head.settings) for head in heads)
-
-
-def _is_printed(settings: PayloadSettings) -> bool:
-    kind, steps = {"latents": settings.latents, "seed": settings.seed}, settings.max_steps  # which are not printed
-    printed = PayloadSettings.printed(settings.r1, settings.r2, settings.d_head, **kind)
-    return settings == replace(printed, max_steps=steps)
+    for settings in (head.settings for head in heads):
+        kind, steps = {"latents": settings.latents, "seed": settings.seed}, settings.max_steps  # which are not printed
+        printed = PayloadSettings.printed(settings.r1, settings.r2, settings.d_head, **kind)
+        if settings != replace(printed, max_steps=steps):
+            return False
+    return True
 
 
 def as_trained(verdict: Verdict, heads: Sequence[Payload]) -> Verdict:

@@ -12,17 +12,17 @@ from typing import Any, Literal
 import torch
 from matplotlib.figure import Figure
 
-from keyhole.features.contrast.ranks import capacity, rank_grid_figure
+from keyhole.features.contrast.study_figures import rank_axes, rank_grid_figure
 from keyhole.figures.style import INK, blank, heading, tidy
 from keyhole.lab.payload import Payload
 from keyhole.lab.payload_features import diagonal_share, interaction, key_overlap
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload_task import Latents, reachable
 from keyhole.stats import wilson
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Grid, Ranks, Setting
 from keyhole_papers.cc.payload_scores import bound
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
-from keyhole_papers.finding import TOY, Finding, Findings, of_part
+from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
 
 Where = Literal["below", "at", "beyond"]  # capacity
@@ -71,7 +71,7 @@ def measure_ranks(
 
 def recovered(record: Recovered) -> Findings:
     """Are the ranks of trained heads exact, beyond doubt more often than before training, and is the task done?"""
-    heads, rows = payload.every(*record.grids), list[Finding]()
+    heads, rows, claim = payload.every(*record.grids), list[Finding](), f"{_NEARLY_ALL:.0%} of heads"
     claimed: list[bool] = []
     raw: list[bool] = []
     for grid in record.grids:
@@ -80,10 +80,13 @@ def recovered(record: Recovered) -> Findings:
         raw += [flag for where in record.claimed for flag in before[where]]
         rows += of_part(
             f"{within[0].settings.latents} {within[0].settings.d_head}",
-            *(_row_of(where, flags, where in record.claimed) for where, flags in after.items() if flags),
+            *rows_of(
+                {f"exact {where}": flags for where, flags in after.items() if flags},
+                {f"exact {at}": (claim, mean(after[at] or [False]) >= _NEARLY_ALL) for at in record.claimed},
+            ),
             *(Finding(f"untrained exact {where}", flags) for where, flags in before.items() if flags),
             Finding("accuracy", [head.accuracy for head in within], digits=2),
-            Finding("can be reached", [payload.reachable(head.settings) for head in within], digits=2),
+            Finding("can be reached", [reachable(head.settings) for head in within], digits=2),
             Finding("reached", payload.reached(within), digits=2),
             joint=" ",
         )
@@ -92,11 +95,6 @@ def recovered(record: Recovered) -> Findings:
     able = record.accuracy is None or all(round(head.accuracy, 2) >= record.accuracy for head in heads)
     full = share >= _NEARLY_ALL and learned and able
     return payload.of_heads(rows, heads, first=share >= _MOSTLY, full=full, remark=_note(heads, record.accuracy))
-
-
-def _row_of(where: Where, flags: Sequence[bool], claimed: bool) -> Finding:
-    claim, holds = (f"{_NEARLY_ALL:.0%} of heads", mean(flags) >= _NEARLY_ALL) if claimed else ("", None)
-    return Finding(f"exact {where}", flags, claim, holds)
 
 
 def exact(grid: Grid[Ranks], trained: bool) -> dict[Where, list[bool]]:
@@ -236,17 +234,13 @@ def _figure(grid: Grid[Row], latents: Latents) -> Figure:
             table[i, j] = table[j, i] = sum(row[name] for row in cell.results) / len(cell.results)  # either may be r1
         most = max(1.0, float(table.nan_to_num().max()))
         axis.imshow(table.tolist(), cmap="Blues", origin="lower", aspect="auto", vmin=0, vmax=most)
-        capacity(axis, ranks, ranks, _D_HEAD)
         for i, j in table.isfinite().nonzero().tolist():
             value = float(table[i, j])
             text = f"{value:.1f}" if name == "missed" else f"{value:.2f}".lstrip("0")
             shade = "white" if value > 0.6 * most else INK
             axis.text(j, i, text, ha="center", va="center", fontsize=8, color=shade)
         tidy(axis, title, x="r2", y="r1")
-        axis.set_xticks(range(len(ranks)), [str(r) for r in ranks])
-        axis.set_yticks(range(len(ranks)), [str(r) for r in ranks])
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
+        rank_axes(axis, ranks, ranks, _D_HEAD)
     return figure
 
 

@@ -1,6 +1,7 @@
-"""What do a payload head's scores go by? Which entries of latents meet in them, and whether attention follows swaps.
+"""What do a payload head's scores go by, and do queries and keys take the shape of their latent?
 
-The matrix G, its diagonal, and its symmetry off it; key coordinates swapped in subspaces of latents and random ones.
+The matrix G, its diagonal, and its symmetry off it; key coordinates swapped in subspaces of latents and random ones;
+cubes of signs, balls of Gaussians.
 """
 
 import math
@@ -8,21 +9,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from statistics import mean
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from keyhole.features.contrast.clouds import pca_figure
 from keyhole.features.contrast.figures import interaction_figure, intervention_figure
 from keyhole.features.contrast.moves import Effect
+from keyhole.features.contrast.subspace import random_bases
 from keyhole.lab.payload import Payload
-from keyhole.lab.payload_features import Swaps, diagonal_share, interaction, swaps
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload_features import (
+    LatentPoints,
+    Shape,
+    Swaps,
+    asymmetry,
+    diagonal_share,
+    interaction,
+    latent_points,
+    shape,
+    swaps,
+)
+from keyhole.lab.payload_task import Latents, attended, purpose_seed
 from keyhole.stats import interval
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Cell, Grid, Setting
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
-from keyhole_papers.finding import Finding, Findings, of_part, rows_of
+from keyhole_papers.finding import Claim, Finding, Findings, of_part, rows_of
 
 _SETTINGS = [Setting(3, 4, 8), Setting(6, 6, 8), Setting(4, 8, 16), Setting(10, 10, 16)]
 _DIAGONAL = 0.9  # of G's energy where it is called diagonal
@@ -137,13 +152,21 @@ def measure_swaps(job: Job, settings: Sequence[Setting], seeds: int = 3) -> Swap
 
 def moved(record: Swapped) -> Findings:
     """Do trained heads follow both latents, and random coordinates far less?"""
-    heads, shares = payload.every(record.grid), _random_shares(record.grid)
+    heads, filled = payload.every(record.grid), sorted(record.grid, key=lambda setting: setting.filled)
+    shares = [  # what random coordinates move of what both latents do, the more the latents fill of the head
+        sum(s.random_both.shift for s in effects) / (sum(s.both.shift for s in effects) or math.nan)
+        for effects in (record.grid[setting].results for setting in filled)
+    ]
+    far_less = shares[0] < _FAR_LESS and grows(shares)
     most = "had, in so much noise" if payload.as_printed(heads) else "can get"
     both = f"{_LEFT} or less left on the original, and {_MOVED} of what the right token {most} moved"
-    rows = [Finding("random_both, of both", shares, f"{_FAR_LESS} at first, and no fall", _far_less(shares))]
+    rows = [Finding("random_both, of both", shares, f"{_FAR_LESS} at first, and no fall", far_less)]
     first, beyond = True, True
     for setting, cell in record.grid.items():
-        follows = all(_follows(head, s) for head, s in zip(cell.heads, cell.results, strict=True))
+        follows = all(
+            s.both.orig <= _LEFT and s.both.shift >= max(_MOVED * due(head, s), 0.95 * s.full.shift)
+            for head, s in zip(cell.heads, cell.results, strict=True)
+        )
         beyond &= setting.filled >= 1 or all(s.both.interval[0] > 0 for s in cell.results)
         first &= follows
         shifts = {name: [getattr(s, name).shift for s in cell.results] for name in _CONDITIONS[1:]}
@@ -163,30 +186,12 @@ def moved(record: Swapped) -> Findings:
         "ones below d_head (95 % over samples). Targets differ from the original in both latents; "
         f"{record.randoms} random subspaces each."
     )
-    return payload.of_heads(rows, heads, first=first, full=beyond and _far_less(shares), remark=remark)
-
-
-def _follows(head: Payload, s: Swaps) -> bool:
-    much = s.both.shift >= _MOVED * due(head, s) and s.both.shift >= 0.95 * s.full.shift
-    return s.both.orig <= _LEFT and much
-
-
-def _far_less(shares: Sequence[float]) -> bool:
-    return shares[0] < _FAR_LESS and grows(shares)
+    return payload.of_heads(rows, heads, first=first, full=beyond and far_less, remark=remark)
 
 
 def due(head: Payload, swapped: Swaps) -> float:
     """The attention that the right token can get: in the printed noise, which takes some of it, what it had."""
-    return swapped.null.orig if payload.as_printed([head]) else payload.attended(head.settings)
-
-
-def _random_shares(grid: Grid[Swaps]) -> list[float]:
-    """What random coordinates move of what both latents do, the more the latents fill of the head."""
-    filled = [grid[setting].results for setting in sorted(grid, key=lambda setting: setting.filled)]
-    return [
-        sum(s.random_both.shift for s in effects) / (sum(s.both.shift for s in effects) or math.nan)
-        for effects in filled
-    ]
+    return swapped.null.orig if payload.as_printed([head]) else attended(head.settings)
 
 
 def grows(values: Sequence[float]) -> bool:
@@ -209,14 +214,13 @@ def draw_swaps(record: Swapped) -> dict[str, Figure]:
 
 def _pooled(effects: Sequence[Effect]) -> Effect:
     """The mean of an effect over seeds; its intervals are over seeds too."""
-
-    def mean(name: str) -> float:
-        return float(sum(getattr(effect, name) for effect in effects) / len(effects))
-
     normalised, *bounds = interval([effect.normalised for effect in effects])
     shift, *shifts = interval([effect.shift for effect in effects])
-    means: dict[str, Any] = {name: mean(name) for name in ("orig", "target", "random", "full")}
-    pooled = replace(effects[0], rank=round(mean("rank")), shift=shift, normalised=normalised, **means)
+    means: dict[str, Any] = {
+        name: mean(getattr(effect, name) for effect in effects) for name in ("orig", "target", "random", "full", "rank")
+    }
+    means["rank"] = round(means["rank"])
+    pooled = replace(effects[0], shift=shift, normalised=normalised, **means)
     return replace(pooled, interval=(bounds[0], bounds[1]), shift_interval=(shifts[0], shifts[1]))
 
 
@@ -229,19 +233,103 @@ def bound(setting: Setting) -> float:
     return min(1.0, setting.d_head / (setting.r1 + setting.r2))
 
 
-def asymmetry(G: Tensor) -> float:
-    """How much of G's off-diagonal energy is antisymmetric?
-
-    >>> import torch
-    >>> asymmetry(torch.tensor([[5.0, 1.0], [-1.0, 5.0]]))
-    1.0
-    """
-    off = (G - G.diagonal().diag()).double()
-    return float(((off - off.T) / 2).square().sum() / off.square().sum().clamp_min(1e-30))
-
-
 def _asymmetries(cell: Cell[Tensor]) -> list[float]:
     return [asymmetry(G) for G in cell.results]
+
+
+_BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}
+_NEEDED = ("nearest", "linear")  # without which nothing is shown; corners are of discrete latents alone
+_DRAWS = 100  # random subspaces of a head
+_QUANTILE = 0.95  # of them, that must be exceeded
+_BLUR = "What blurs the shape is the other latent and, in keys, the payload: subspaces are not quite orthogonal."
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shape of the first latent in its subspace, by head, beside two controls; and the first head's points."""
+
+    latents: Latents
+    heads: Sequence[Payload]
+    shapes: Sequence[Shape]
+    untrained: Sequence[Shape]
+    limits: Sequence[Shape]  # what nearly all random subspaces are below
+    cloud: LatentPoints
+
+    @property
+    def claimed(self) -> list[str]:
+        """The measures that the verdict asks for."""
+        return [name for name in _BOUNDS if name != "nearest" or self.latents == "discrete"]
+
+    def beyond(self, name: str) -> bool:
+        """Does every head's measure exceed what nearly all random subspaces of it show?"""
+        return all(
+            getattr(shape, name) > getattr(most, name) for shape, most in zip(self.shapes, self.limits, strict=True)
+        )
+
+
+def measure_shapes(job: Job, latents: Latents) -> Shapes:
+    """Shapes in the subspace of the first latent, in that of untrained heads and in random ones."""
+    ((_, heads),) = payload.heads_of(job, [Setting(3, 5, 16)], latents, seeds=5).items()
+    clouds = [in_feature(job, head) for head in heads]
+    raw = [shape(in_feature(job, head)) for head in payload.untrained(heads)]
+    limits = [limit(in_random(job, head)) for head in heads]
+    return Shapes(latents, heads, [shape(points) for points in clouds], raw, limits, cloud=clouds[0])
+
+
+def points(job: Job, head: Payload) -> LatentPoints:
+    """Fresh samples of a head."""
+    return latent_points(head, 500 if job.quick else 4000, job.seed)
+
+
+def in_feature(job: Job, head: Payload) -> LatentPoints:
+    """The same in the subspace of the first latent; of its true rank, as in the paper: `ranks` tells others."""
+    feature, r = payload.feature_of(job, head, "z1"), head.settings.r1
+    return points(job, head).within(feature.U[:, :r], feature.V[:, :r])
+
+
+def in_random(job: Job, head: Payload) -> list[Shape]:
+    """The shapes in random subspaces of the latent's rank, each one for queries and keys alike."""
+    settings, points_of_head = head.settings, points(job, head)
+    bases = random_bases(settings.d_head, settings.r1, _DRAWS, purpose_seed(job.seed + settings.seed, "bases"))
+    return [shape(points_of_head.within(basis, basis)) for basis in bases]
+
+
+def limit(random: Sequence[Shape]) -> Shape:
+    """What 95 % of these shapes are below, measure by measure."""
+    columns = {name: torch.tensor(values, dtype=torch.float64) for name, values in _columns(random).items()}
+    return Shape(**{name: float(values.quantile(_QUANTILE)) for name, values in columns.items()})
+
+
+def shapes(record: Shapes) -> Findings:
+    """Do queries and keys of trained heads show the shape of their latent, more than in random subspaces?"""
+    columns = _columns(record.shapes)
+    claims: dict[str, Claim] = {}
+    for name in record.claimed:
+        claim = f"{_BOUNDS[name]} in the mean, and in every seed more than in random subspaces"
+        claims[name] = claim, record.beyond(name) and mean(columns[name]) >= _BOUNDS[name]
+    rows = rows_of(columns, claims)
+    rows += of_part("untrained", *rows_of(_columns(record.untrained)), joint=" ")
+    rows += of_part(f"random {_QUANTILE:.0%}", *rows_of(_columns(record.limits)), joint=" ")
+    needed = [name for name in record.claimed if name in _NEEDED]
+    remark = (
+        "Nearest: keys at their own corner (signs of the latent); linear: variance explained by the latent; even: "
+        "shortest against longest axis (1: a regular cube or ball); agree: cosine of a query with its key. Of queries "
+        f"and keys the worse is reported. Random: {_QUANTILE:.0%} of {_DRAWS} subspaces of the same rank, each one for "
+        f"queries and keys alike, are below. Nothing without {' and '.join(needed)}, partly without another. {_BLUR}"
+    )
+    first, full = (all(claims[name][1] for name in names) for names in (needed, record.claimed))
+    return payload.of_heads(rows, record.heads, first=first, full=full, remark=remark)
+
+
+def _columns(shapes: Sequence[Shape]) -> dict[str, list[float]]:
+    return {name: [getattr(shape, name) for shape in shapes] for name in _BOUNDS}
+
+
+def draw_shapes(record: Shapes) -> dict[str, Figure]:
+    """The first head's queries and keys in their subspaces."""
+    title = f"Queries and right keys in the subspace of the first latent, {record.latents}"
+    points = record.cloud
+    return {"pca": pca_figure(points.q, points.k, points.labels, points.labels, title=title, points=1000)}
 
 
 _SIXTEEN = [Setting(r1, r2, 16) for r1, r2 in ((4, 4), (4, 8), (6, 8), (8, 8))]
@@ -259,4 +347,9 @@ _gaussian, _discrete = (partial(measure_interactions, latents=latents) for laten
 RUNS |= {
     "cc-fig5": Experiment(_gaussian, diagonal, draw_interactions, heeds=AS_PRINTED),
     "cc-fig13": Experiment(_discrete, symmetry, draw_interactions, heeds=AS_PRINTED),
+}
+_cubes, _balls = (partial(measure_shapes, latents=latents) for latents in ("discrete", "gaussian"))
+RUNS |= {
+    "cc-fig3": Experiment(_cubes, shapes, draw_shapes, heeds=AS_PRINTED),
+    "cc-fig12": Experiment(_balls, shapes, draw_shapes, heeds=AS_PRINTED),
 }

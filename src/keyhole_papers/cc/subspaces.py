@@ -17,9 +17,9 @@ from keyhole.features.contrast.clouds import joint_pca, umap_figure
 from keyhole.features.contrast.collect import Collected, collect
 from keyhole.features.contrast.finding import Features, RankRule, find_features
 from keyhole.features.contrast.lists import RankRow
-from keyhole.features.contrast.ranks import RankCurve, plateau, rank_figure
 from keyhole.features.contrast.sites import Contrast
 from keyhole.features.contrast.studies import Study
+from keyhole.features.contrast.study_figures import RankCurve, plateau, rank_figure
 from keyhole_papers import cc
 from keyhole_papers.cc import CROSSED, DRAWS, MERE_SHIFT, MOST, Points, Subject, Task, studied, subject, wording
 from keyhole_papers.experiment import AS_PRINTED, Attempt, Experiment, Job
@@ -115,9 +115,13 @@ def findings(record: Subspaces) -> Findings:
     about, rows, heads = record.subject, list[Finding](), [head_name(head) for head in record.subject.heads]
     meets = f"in the median head {MOST} and more than in all {DRAWS} random subspaces"
     for name, feature in record.features.items():
+        published: Claim = NO_CLAIM
+        if name in _RANKS and about.published:
+            low, high = _RANKS[name]
+            published = f"{low} or {high} in the median head", median(feature.ranks) in _RANKS[name]
         rows += of_part(
             name,
-            Finding("ranks", feature.ranks, *_published(record, name)),
+            Finding("ranks", feature.ranks, *published),
             Finding("aligned", feature.aligned, meets, feature.meets, digits=2),
             *(Finding(f"random {of}", shares, digits=2) for of, shares in zip(heads, feature.random, strict=True)),
             Finding("chance", 1 / feature.kinds, digits=2),
@@ -136,14 +140,6 @@ def findings(record: Subspaces) -> Findings:
         f"smallest and largest of the heads, {', '.join(heads)}, or of random subspaces."
     )
     return about.findings(rows, part=any(feature.meets for feature in record.features.values()), remark=remark)
-
-
-def _published(record: Subspaces, name: str) -> Claim:
-    """The published model should have the published ranks."""
-    if name not in _RANKS or not record.subject.published:
-        return NO_CLAIM
-    low, high = _RANKS[name]
-    return f"{low} or {high} in the median head", median(record.features[name].ranks) in _RANKS[name]
 
 
 def draw(record: Subspaces) -> dict[str, Figure]:

@@ -288,15 +288,15 @@ def draw_logits(record: Attributed) -> dict[str, Figure]:
     return {"attribution": figure}
 
 
-def _run(id: str, task: Task, heads: slice) -> Experiment[Swaps]:
-    return Experiment(partial(measure, id=id, task=task, heads=heads), findings, draw, heeds=AS_PRINTED)
-
-
-RUNS: dict[str, Attempt] = {
-    "cc-fig7": _run("cc-fig7", "lists", slice(3)),
-    "cc-fig9": _run("cc-fig9", "boxes", slice(2)),
-    "cc-fig10": Experiment(measure_logits, logits, draw_logits, heeds=AS_PRINTED),
-    "cc-fig18": _run("cc-fig18", "boxes", slice(2, None)),
-    "cc-fig19": _run("cc-fig19", "lists", slice(3)),
-    "cc-fig20": _run("cc-fig20", "boxes", slice(None)),
+_SWAPS: dict[str, tuple[Task, slice]] = {
+    "cc-fig7": ("lists", slice(3)),
+    "cc-fig9": ("boxes", slice(2)),
+    "cc-fig18": ("boxes", slice(2, None)),
+    "cc-fig19": ("lists", slice(3)),
+    "cc-fig20": ("boxes", slice(None)),
 }
+RUNS: dict[str, Attempt] = {
+    id: Experiment(partial(measure, id=id, task=task, heads=heads), findings, draw, heeds=AS_PRINTED)
+    for id, (task, heads) in _SWAPS.items()
+}
+RUNS["cc-fig10"] = Experiment(measure_logits, logits, draw_logits, heeds=AS_PRINTED)

@@ -7,17 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from statistics import mean
 from typing import Any, Generic, Literal
 
-import torch
-from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, sample
-from keyhole.lab.svf_alignment import Alignment, Matching
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf_alignment import Matching
 from keyhole.lab.svf_train import trained_models
-from keyhole.stats import wilson
 from keyhole_papers.experiment import Experiment, Job, Record
 from keyhole_papers.finding import TOY, Finding, Findings
 from keyhole_papers.results import Verdict
@@ -129,7 +126,6 @@ SEEDS, FEW = 10, 5  # of small toys, and of large ones
 P = (1.0, 0.52, 0.271, 0.141, 0.074, 0.038, 0.02)  # 50^(-k/6); Table 1 prints the second as .52
 LAMBDAS = (0.2, 0.4, 1.0, 4.0, 10.0, 40.0)
 FEATURES, DIMENSIONS, CONTEXTS = (10, 15, 20, 25, 30), (10, 8, 6, 4), (2, 4, 8, 16, 32)
-PAIRS = {5: (5, 6, 7, 8, 9, 10), 10: (10, 12, 14, 16, 18, 20)}  # by head dimension: more pairs than it has room for
 RARE = 0.038  # the probability about which its text contradicts itself
 DEFAULT: Mapping[str, Any] = {}  # four pairs
 ONE_PAIR = {"pairs": ((0, 1, 1.0),)}
@@ -158,13 +154,6 @@ def varied(job: Job, recipe: Recipe, name: str, values: Sequence[float | int]) -
     return cells(job, recipe, {float(value): {name: value} for value in values})
 
 
-def by_pairs(job: Job, recipe: Recipe, H: int) -> Cells:
-    """D = 2 H, N = 4 H, and n pairs with T = n + 1, n, ..., 2."""
-    shape = {"N": 4 * H, "D": 2 * H, "H": H}
-    sizes = {float(n): {**shape, "pairs": declining_pairs(n, n + 1.0)} for n in PAIRS[H]}
-    return cells(job, recipe, sizes, few=True)
-
-
 def alike(job: Job, recipe: Recipe, toy: Mapping[str, Any] = DEFAULT, *, few: bool = False) -> list[SVF]:
     """The models of one toy: nothing but their seeds differ."""
     return trained(job, cells(job, recipe, {0.0: toy}, few=few))[0.0]
@@ -177,43 +166,12 @@ def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:
     return {value: [next(models) for _ in group] for value, group in wanted.items()}
 
 
-PAIR_SEEDS = 2**40  # seeds from here on place pairs: no other stream is so far up
 MATTERS = 0.01  # of the size of terms with one pair present: smaller ones are remains of training, sparse or not
 INPUTS = (
     "Features of interest are removed from all tokens and put back, with strengths from U(0, 1), into the query and "
     "one key; all other features are drawn as in training."
 )
 _SAMPLES, _QUICK_SAMPLES = 400, 50
-
-
-def inputs(
-    settings: SVFSettings, present: int, n: int, seed: int, *, first: bool = False, full: bool = False
-) -> Float[Tensor, "n m N"]:
-    """Contexts with so many attended pairs between the query (last) and key 0; of these the `first`, or random ones.
-
-    Their features have strengths from U(0, 1), or 1 if `full`.
-    """
-    f = sample(settings, n, seed).double()
-    queries, keys = (torch.tensor([pair[side] for pair in settings.pairs]) for side in (0, 1))
-    f[..., torch.cat([queries, keys])] = 0.0
-    g = torch.Generator().manual_seed(PAIR_SEEDS + seed)
-    order = torch.rand(n, len(queries), generator=g).argsort(1)
-    chosen = torch.arange(len(queries)).expand(n, -1) if first else order
-    row = torch.arange(n)
-    for pair in chosen[:, :present].T:
-        strength = torch.rand(2, n, generator=g, dtype=torch.float64)
-        f[row, -1, queries[pair]], f[row, 0, keys[pair]] = torch.ones_like(strength) if full else strength
-    return f
-
-
-def sides(
-    model: SVF, aligned: Alignment, f: Float[Tensor, "n m N"]
-) -> tuple[Float[Tensor, "n channel"], Float[Tensor, "n channel"]]:
-    """What the query asks and what key 0 offers beyond the others' mean, per channel, each with the root of sigma."""
-    tokens = model.tokens(f)
-    relative = tokens[:, 0] - tokens[:, 1:].mean(1)
-    root = aligned.S.sqrt()
-    return tokens[:, -1] @ aligned.U * root, relative @ aligned.V * root
 
 
 def samples(job: Job) -> int:
@@ -225,6 +183,7 @@ ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector
 SHARP = 0.998  # and from which it is one but for the noise of training
 MOST, HALF = 0.9, 0.5  # shares of seeds, or of settings, that a claim needs
 
+share = mean  # of flags: how many are true?
 SEEDS_NOTE = "Brackets: smallest and largest of the seeds, or 95 % intervals of shares (Wilson)."
 
 
@@ -232,15 +191,6 @@ def worst(matched: Matching) -> float:
     """The smallest |cos| of any pair with the singular vector matched with it; 0 if it has none or is shunned."""
     cosine = matched.worst
     return cosine if math.isfinite(cosine) and bool((matched.sign == 1).all()) else 0.0
-
-
-def share(flags: Sequence[bool]) -> float:
-    """How many are true?
-
-    >>> share([True, False])
-    0.5
-    """
-    return wilson(sum(flags), len(flags))[0]
 
 
 def are_aligned(cosines: Sequence[float]) -> list[bool]:
@@ -265,14 +215,3 @@ def by_field(rows: Sequence[Any], *left_out: str) -> dict[str, list[float]]:
     """The numbers of dataclasses of one kind, each over all of them."""
     names = [field.name for field in fields(rows[0]) if field.name not in left_out]
     return {name: [float(getattr(row, name)) for row in rows] for name in names}
-
-
-def settled(holds: Bool[Tensor, "*batch step"]) -> Tensor:
-    """From which snapshot on does it always hold? Its index, or the number of snapshots if never.
-
-    >>> import torch
-    >>> settled(torch.tensor([[True, False, True, True], [True, True, True, False]])).tolist()
-    [2, 4]
-    """
-    held = holds.flip(-1).int().cumprod(-1).sum(-1)
-    return holds.shape[-1] - held

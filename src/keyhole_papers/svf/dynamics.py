@@ -11,55 +11,18 @@ from torch import Tensor
 
 from keyhole.figures.style import colours
 from keyhole.lab.svf import SVF, sample
-from keyhole.lab.svf_alignment import alignment
+from keyhole.lab.svf_alignment import Course, alignment, course_of, settled, sides
 from keyhole.lab.svf_figures import Curve, curves_figure, strengths_figure
 from keyhole.stats import interval
 from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import ALIGNED, HALF, MEAN, MOST, PRINTED, Recipe, Tried, samples, settled, sides
+from keyhole_papers.svf import ALIGNED, HALF, MEAN, MOST, PRINTED, Recipe, Tried, samples
 
 _EARLY = 0.7  # |cos| at which the order is looked at too
 _FOLLOWS, _FOLLOWS_RELATIVE = 0.5, 0.95  # correlations of terms with strengths of features
 _NEVER = 10**9  # a step that no training reaches
-
-
-@dataclass(frozen=True)
-class Course:
-    """One training: cosines at every snapshot, a row per pair (largest T first)."""
-
-    steps: tuple[int, ...]
-    aligned: Float[Tensor, "pair step"]  # the worse |cos| of a pair's two features with the singular pair it takes
-    vectors: Float[Tensor, "pair step"]  # the worse |cos| of that singular pair with the one that the pair ends with
-    features: Float[Tensor, "pair step"]  # the worse cosine of the two features with what they end as
-
-    @property
-    def worst(self) -> Float[Tensor, "step"]:
-        """Of all pairs."""
-        return self.aligned.amin(0)
-
-
-def course_of(model: SVF) -> Course:
-    """When do pairs align, and what moves first? Singular vectors are followed by the pair they are matched with."""
-    final = alignment(model)
-    channels = final.by_assignment.channel.clamp_min(0)
-    query, key = (torch.tensor([pair[side] for pair in final.pairs]) for side in (0, 1))
-    unit = torch.nn.functional.normalize(model.W.double(), dim=0)
-    rows = []
-    for step, weights in model.snapshots:
-        now = alignment(model.at(step))
-        moved = (unit * torch.nn.functional.normalize(weights.W.double(), dim=0)).sum(0)
-        taken = now.by_assignment.channel.clamp_min(0)
-        turned = torch.minimum(_cosines(now.U, taken, final.U, channels), _cosines(now.V, taken, final.V, channels))
-        matched = torch.minimum(now.by_assignment.u, now.by_assignment.v).nan_to_num(0.0)
-        rows.append((matched, turned, torch.minimum(moved[query], moved[key])))
-    aligned, vectors, features = (torch.stack(part, dim=1) for part in zip(*rows, strict=True))
-    return Course(tuple(step for step, _ in model.snapshots), aligned, vectors, features)
-
-
-def _cosines(now: Tensor, taken: Tensor, end: Tensor, channels: Tensor) -> Float[Tensor, "pair"]:
-    return (now[:, taken] * end[:, channels]).sum(0).abs()
 
 
 @dataclass(frozen=True)
@@ -159,14 +122,13 @@ def measure_times(job: Job, recipe: Recipe) -> Times:
     """Do features that occur more often align earlier? Judged by trainings that align at all."""
     by_probability = svf.trained(job, svf.varied(job, recipe, "p", svf.P))
     courses = {p: [course_of(model) for model in models] for p, models in by_probability.items()}
-    when = {p: [_aligned_after(course) for course in models] for p, models in courses.items()}
+    when = {
+        p: [[*course.steps, _NEVER][int(settled(course.worst >= ALIGNED))] for course in models]
+        for p, models in courses.items()
+    }
     by_seed = list(zip(*when.values(), strict=True))
     correlations = [tau for tau in map(order, by_seed) if tau is not None]
     return Times(courses, when, correlations, [_tau(torch.tensor(row)) for row in by_seed])
-
-
-def _aligned_after(course: Course) -> int:
-    return [*course.steps, _NEVER][int(settled(course.worst >= ALIGNED))]
 
 
 def order(times: Sequence[int]) -> float | None:

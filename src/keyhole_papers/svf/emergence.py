@@ -45,11 +45,6 @@ class Changes(_Followed):
     others: Point | None = None  # the measure, in heads without a role
 
 
-def _below(point: Point) -> bool:
-    """Is it below zero beyond doubt? One head alone has no interval, and leaves every doubt."""
-    return not math.isnan(point.high) and point.high < 0
-
-
 def _draw_changes(record: Changes, *, by_role: bool = False) -> Mapping[str, Figure]:
     watched, title = record.watched, "Task heads over training"
     draw = partial(emergence_figure, watched.heads, window=watched.window, over=watched.over, unit=watched.unit)
@@ -74,9 +69,9 @@ def measure_fall(job: Job) -> Changes:
 
 def fall(points: Mapping[str, Point]) -> list[bool]:
     """Does S(v) fall; more than each control; and do these not fall? Without the first, the others say nothing."""
-    fell = _below(points["S(v)"])
-    beyond = [_below(points[name]) for name in ("S(v) beyond ambient", "S(v) beyond refactor")]
-    return [fell, *(fell and flag for flag in beyond), *(fell and not _below(points[name]) for name in _CONTROLS)]
+    fell = points["S(v)"].high < 0  # one head alone has no interval, and leaves every doubt: NaN is not below 0
+    beyond = [points[name].high < 0 for name in ("S(v) beyond ambient", "S(v) beyond refactor")]
+    return [fell, *(fell and flag for flag in beyond), *(fell and not points[name].high < 0 for name in _CONTROLS)]
 
 
 def falls(record: Changes) -> Findings:
@@ -90,7 +85,7 @@ def falls(record: Changes) -> Findings:
         rows.append(Finding(name, Interval.of(point), claim, claims[name]))
     if record.others is not None:
         rows.append(Finding("S(v) of heads without a role", Interval.of(record.others)))
-    fallen = " and ".join(name for name in _CONTROLS if _below(record.points[name]))
+    fallen = " and ".join(name for name in _CONTROLS if record.points[name].high < 0)
     also = f"The published control does not fall; here it falls too ({fallen}). " if fallen else ""
     remark = f"Numbers are changes; a fall is beyond doubt. {also}{record.watched.about}"
     return Findings(rows, record.of, remark=remark)
@@ -124,9 +119,9 @@ def is_few(n_recon: float, channels: int) -> bool:
 def counts(record: Changes) -> Findings:
     """Does N_recon fall, to the published share of the channels?"""
     points, channels = record.points, record.watched.heads.channels
-    few = is_few(points["last"].mean, channels) and _below(points["last beyond refactor"])
+    few = is_few(points["last"].mean, channels) and points["last beyond refactor"].high < 0
     claims = {
-        "change": ("a fall beyond doubt", _below(points["change"])),
+        "change": ("a fall beyond doubt", points["change"].high < 0),
         "last": (f"at most {_FEW:.4g} of the channels, 1 or more, and fewer than in rotated ones beyond doubt", few),
     }
     rows = rows_of({name: Interval.of(point) for name, point in points.items()}, claims)

@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.lab import svf_theorems
-from keyhole.lab.svf import SVF
-from keyhole.lab.svf_alignment import DEAD, Alignment, alignment, theorem_4
-from keyhole.lab.svf_figures import Matrix, matrices_figure
+from keyhole.lab.svf import DEAD, SVF, anisotropy, cosines, spread
+from keyhole.lab.svf_alignment import Alignment, alignment, theorem_4
+from keyhole.lab.svf_figures import Matrix, gram_figure, matrices_figure
 from keyhole.lab.svf_theorems import Check
 from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import Recipe, Tried
+from keyhole_papers.svf import Recipe
 
 Kind = Literal["apart", "align", "all", "even"]  # what a figure of attended pairs claims
 _PARTNER = -0.95  # cosine below which two features are antipodal
@@ -43,19 +43,6 @@ _CAVEATS = {
     "svf-thm3": "The two sharper bounds, each side by itself, are ours; the verdict asks for them too.",
     "svf-thm4": "The bound is printed without an absolute value; it is measured with an orthogonal comparison pair.",
 }
-
-
-def cosines(W: Float[Tensor, "D N"]) -> Float[Tensor, "N N"]:
-    """How do features lie to each other? NaN for those that have vanished."""
-    norms = W.double().norm(dim=0)
-    unit = torch.where(norms <= DEAD * norms.max(), float("nan"), W.double() / norms)
-    return unit.T @ unit
-
-
-def spread(W: Float[Tensor, "D N"], free: int | None = None) -> float:
-    """(largest - smallest) / mean of the eigenvalues of W W^T, or of the `free` largest: 0 if they are isotropic."""
-    values = torch.linalg.svdvals(W.double())[:free].square()
-    return float((values.max() - values.min()) / values.mean())
 
 
 @dataclass(frozen=True)
@@ -109,16 +96,6 @@ def _draw_alone(record: NoHead) -> Mapping[str, Figure]:
     return {"geometry": gram_figure(record.W, "Features without a head, p = 0.52, first seed")}
 
 
-def gram_figure(W: Float[Tensor, "D N"], title: str) -> Figure:
-    """Are features antipodal, and are they isotropic? Their cosines, and W W^T."""
-    gram = W.double() @ W.double().T
-    maps = [
-        Matrix("Cosines of features", cosines(W), x="feature"),
-        Matrix(r"$W W^T$ / mean eigenvalue", gram / float(gram.diagonal().mean()), x="dimension", y="dimension"),
-    ]
-    return matrices_figure(maps, label="cosine, entry", title=title)
-
-
 @dataclass(frozen=True)
 class Geometry:
     """How one trained toy lies."""
@@ -162,12 +139,6 @@ def geometry(model: SVF) -> Geometry:
         others=spread(model.W[:, others], len(model.W) - len(attended)),  # in directions that the attended leave free
         dead=float(len(aligned.dead)),
     )
-
-
-def anisotropy(W: Float[Tensor, "D N"]) -> float:
-    """|W W^T / mean eigenvalue - I|_2."""
-    values = torch.linalg.svdvals(W.double()).square()
-    return float((values / values.mean() - 1).abs().max())
 
 
 def _stray(aligned: Alignment) -> float:
@@ -289,16 +260,14 @@ _PAIRED: dict[str, tuple[Kind, bool]] = {
 }
 
 
-def _paired(kind: Kind, many: bool) -> Experiment[Tried[Paired]]:
-    recipes = (svf.PRINTED, svf.PRINTED_LONG, svf.HEAVY if many else svf.MEAN)
-    return svf.by_recipe(recipes, partial(measure_pairs, kind=kind, many=many), pairs, _draw_pairs, "geometry")
-
-
 RUNS: dict[str, Attempt] = {
     id: Experiment(partial(measure_alone, isotropy=isotropy), alone, _draw_alone)
     for id, isotropy in (("svf-fig1a", False), ("svf-fig17a", True))
 }
-RUNS |= {id: _paired(*claim) for id, claim in _PAIRED.items()}
+for id, (kind, many) in _PAIRED.items():
+    _measure = partial(measure_pairs, kind=kind, many=many)
+    _recipes = (svf.PRINTED, svf.PRINTED_LONG, svf.HEAVY if many else svf.MEAN)
+    RUNS[id] = svf.by_recipe(_recipes, _measure, pairs, _draw_pairs, "geometry")
 RUNS |= {
     id: Experiment(partial(measure_theorem, check=check), partial(theorem, caveat=_CAVEATS.get(id, "")))
     for id, check in _CHECKS.items()

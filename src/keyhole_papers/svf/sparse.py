@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures.style import BLUE, GREY, PALETTE, RED
-from keyhole.lab.svf import SVF
-from keyhole.lab.svf_alignment import Alignment, alignment
+from keyhole.lab.svf import PAIR_SEEDS, SVF, inputs
+from keyhole.lab.svf_alignment import Alignment, alignment, sides
 from keyhole.lab.svf_figures import Curve, curves_figure, terms_figure
 from keyhole.qk.channels import n_recon_each, sparsity_each
 from keyhole.qk.controls import haar
@@ -19,7 +19,7 @@ from keyhole_papers import svf
 from keyhole_papers.experiment import Attempt, Job
 from keyhole_papers.finding import TOY, Finding, Findings, of_part, rows_of
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import Recipe, inputs, samples, sides
+from keyhole_papers.svf import Recipe, samples
 
 _ONE = 0.9  # share of all terms' size from which one term is the only one left
 _SPREAD = 2.0  # S(v) of at least so many times 1/n is not sparse
@@ -206,7 +206,7 @@ def _sparsity(job: Job, model: SVF) -> dict[str, float]:
 
 def controls(model: SVF, aligned: Alignment, f: Float[Tensor, "n m N"], *, draws: int) -> dict[str, float]:
     """Mean S(v) in refactored and in rotated bases; every seed has its own draws, the same at each snapshot."""
-    g = torch.Generator().manual_seed(2 * svf.PAIR_SEEDS + model.settings.seed)
+    g = torch.Generator().manual_seed(2 * PAIR_SEEDS + model.settings.seed)
     tokens, n = model.tokens(f), len(aligned.S)
     relative = tokens[:, 0] - tokens[:, 1:].mean(1)
     a, b = sides(model, aligned, f)

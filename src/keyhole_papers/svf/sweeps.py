@@ -22,6 +22,7 @@ from keyhole_papers.svf import Recipe
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _DECADES_FROM = 0.4  # two of lambda
+_PAIRS = {5: (5, 6, 7, 8, 9, 10), 10: (10, 12, 14, 16, 18, 20)}  # by head dimension: more pairs than it has room for
 _TABLE = {"N": 20, "D": 10, "H": 10, "lam": 4.0, "m": 4, "p": 0.52, "pairs": declining_pairs(4, 24.0, 3.0)} | {
     "recon_reduction": "sum"  # |f - f'|^2, in the text
 }
@@ -232,7 +233,8 @@ def meetings(model: SVF) -> Float[Tensor, "pair channel"]:
 
 def measure_crowd(job: Job, recipe: Recipe, H: int) -> Crowd:
     """With more pairs than dimensions, do strong pairs keep a singular vector each and weak ones share the last?"""
-    heads = svf.trained(job, svf.by_pairs(job, recipe, H))
+    sizes = {float(n): {"N": 4 * H, "D": 2 * H, "H": H, "pairs": declining_pairs(n, n + 1.0)} for n in _PAIRS[H]}
+    heads = svf.trained(job, svf.cells(job, recipe, sizes, few=True))
     return Crowd(H, {n: _pattern(torch.stack([meetings(toy) for toy in models]), H) for n, models in heads.items()})
 
 

@@ -17,7 +17,7 @@ from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.records import SideName
 from keyhole.errors import NothingToTraceError
-from keyhole.figures.style import BLUE, GREY
+from keyhole.figures.style import BLUE, GREY, panels
 from keyhole.intervene.cuts import distinct_edges, parallel
 from keyhole.intervene.removal import Cut, CutMode, Metric, intervene, random_cut
 from keyhole.models.run import Run
@@ -26,7 +26,7 @@ from keyhole.stats import Interval
 from keyhole.tasks.example import Example
 from keyhole.tracing.settings import SvtSettings
 from keyhole.tracing.svt import trace_svt
-from keyhole_papers.experiment import Attempt, Experiment, Job, panels, whiskers
+from keyhole_papers.experiment import Attempt, Experiment, Job, whiskers
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Provenance, Value, of_part, rows_of
 from keyhole_papers.svt import ADDS, LEAST, Pair, Subject, is_gpt2, metric_of, role_rule, subject, sums_of
 
@@ -215,7 +215,6 @@ def _draw(record: OutOf) -> Mapping[str, Figure]:
     figure, axes = panels(record.rows, f"All edges out of {record.names} removed", size, y=y)
     for axis, means in zip(axes, map(record.means, record.rows), strict=True):
         whiskers(axis, means, [GREY if label == "random" else BLUE for label in means], 0.7)
-        axis.set_xticks(range(len(means)), list(means))
     return {"removed": figure}
 
 

@@ -11,15 +11,16 @@ from matplotlib.patches import Patch
 
 from keyhole.brief import head_name
 from keyhole.circuits.records import SideName
-from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend
+from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend, panels
 from keyhole.intervene.removal import CutMode
 from keyhole.stats import Interval
-from keyhole_papers.experiment import Attempt, Experiment, cloud, panels, whiskers
+from keyhole_papers.experiment import Attempt, Experiment, whiskers
 from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
 from keyhole_papers.svt import ADDS, LEAST, Pair, sums_of
 from keyhole_papers.svt.answers import MODES
 from keyhole_papers.svt.effects import (
     ODD,
+    POINTS,
     SIDES,
     Effect,
     Into,
@@ -154,7 +155,7 @@ _SCORES = "Attention is the weight after the softmax, where the paper shows the 
 def _draw_falls(record: Into, side: SideName, mode: CutMode) -> Mapping[str, Figure]:
     effects, title = record.at(side, mode), f"Signals into {head_name(record.head)} removed, {mode}"
     figure, (axis,) = panels([""], title, (4.8, 3.8), x="change of attention", y="change of the logit difference")
-    cloud(axis, [effect.attention for effect in effects], [effect.answer for effect in effects])
+    axis.scatter([effect.attention for effect in effects], [effect.answer for effect in effects], **POINTS)
     axis.axhline(0, color=INK, linewidth=0.8)
     axis.axvline(0, color=INK, linewidth=0.8)
     return {"removed": figure} if effects else {}
@@ -239,7 +240,6 @@ def _draw_all(record: Into) -> Mapping[str, Figure]:
     title = f"All signals into {head_name(record.head)} removed together"
     figure, (axis,) = panels([""], title, (5.4, 3.4), y="change of the logit difference")
     whiskers(axis, means, [BLUE if "local" in where else RED for where in means], 0.6)
-    axis.set_xticks(range(len(means)), list(means))
     return {"together": figure}
 
 

@@ -16,10 +16,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.brief import Head, head_name
+from keyhole.figures.style import panels
 from keyhole.stats import Interval
 from keyhole.tracing.settings import ChannelChoice
 from keyhole.tracing.svt import contributions, significant
-from keyhole_papers.experiment import Attempt, Experiment, Job, panels
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, holds_of, of_part, rows_of
 from keyhole_papers.svt import LEAST, Subject, is_gpt2, listed, subject
 
@@ -228,15 +229,13 @@ def measure(job: Job) -> Filtered:
     """What upstream heads contribute, with and without the choice of slices."""
     of_job = subject(job)
     movers, inhibits = of_job.role("name mover")[:2], of_job.role("S-inhibition")
-    heard = tuple(_heard(of_job, head) for head in movers)
-    return Filtered(of_job.of, len(of_job.examples), inhibits, heard)
-
-
-def _heard(of_job: Subject, head: Head) -> Heard:
-    (values, some), (whole, every) = (_contributed(of_job, head, kind) for kind in _KINDS)
-    top = [divmod(int(i), values.shape[1]) for i in values.flatten().argsort(descending=True)[:3]]
-    largest = tuple((of_job.model.attention_layers[row], column) for row, column in top)
-    return Heard(head, values, whole, some, every, largest)
+    heard = list[Heard]()
+    for head in movers:
+        (values, some), (whole, every) = (_contributed(of_job, head, kind) for kind in _KINDS)
+        top = [divmod(int(i), values.shape[1]) for i in values.flatten().argsort(descending=True)[:3]]
+        largest = tuple((of_job.model.attention_layers[row], column) for row, column in top)
+        heard.append(Heard(head, values, whole, some, every, largest))
+    return Filtered(of_job.of, len(of_job.examples), inhibits, tuple(heard))
 
 
 def _contributed(of_job: Subject, head: Head, kind: ChannelChoice) -> tuple[Tensor, tuple[int, ...]]:

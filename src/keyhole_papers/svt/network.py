@@ -77,10 +77,10 @@ def network_of(of_job: Subject, channels: ChannelChoice = "singular", progress: 
             done += 1
             settings = SvtSettings(of_job.threshold, channels=channels, start=starts)
             circuit = trace_svt(run, settings=settings)
-            written = _written(circuit, token_roles(example, run))
-            counts.update(_edges(circuit))
+            signals, written = list(_signals(circuit)), _written(circuit, token_roles(example, run))
+            counts.update({(writer, reader, side) for writer, reader, side, *_ in signals})  # whatever their tokens
             times.update(written.keys())
-            fired.update({head for writer, reader, *_ in _signals(circuit) for head in (writer, reader)})
+            fired.update({head for writer, reader, *_ in signals for head in (writer, reader)})
             totals |= {edge: totals.get(edge, 0.0) + value for edge, value in written.items()}
     if not done:
         raise KeyholeError(
@@ -90,11 +90,6 @@ def network_of(of_job: Subject, channels: ChannelChoice = "singular", progress: 
     by_token = {edge: Carried(n / done, totals[edge]) for edge, n in times.items()}
     heads = {head: n / done for head, n in fired.items()}
     return Network({edge: n / done for edge, n in counts.items()}, movers, done, by_token, heads)
-
-
-def _edges(circuit: Circuit) -> set[Edge]:
-    """Pairs of heads, whatever their tokens."""
-    return {(writer, reader, side) for writer, reader, side, _, _ in _signals(circuit)}
 
 
 def _signals(circuit: Circuit) -> Iterator[tuple[Head, Head, SideName, int, float]]:
@@ -231,8 +226,9 @@ def found_both(record: Compared) -> Findings:
     """Does tracing with whole residuals miss what tracing with singular vectors finds?"""
     right, other = record.singular, record.whole
     rows = list[Finding]()
+    fewer = other.agreement.recall < min(right.agreement.recall, 0.5)
     claims = {
-        "recall": ("fewer of the known heads, and less than half", _fewer(right, other)),
+        "recall": ("fewer of the known heads, and less than half", fewer),
         "at sources": ("a fifth of those of singular vectors, or less", other.at_source <= right.at_source / 5),
     }
     for name, joined, claimed in (("singular vectors", right, NO_CLAIMS), ("whole residuals", other, claims)):
@@ -243,10 +239,6 @@ def found_both(record: Compared) -> Findings:
     first = first and right.agreement.beyond_chance and right.at_source > 0
     unless = f"with singular vectors {_KNOWN} and edges at source tokens, and {_ENOUGH}"
     return Findings(rows, right.of, first=first, unless=unless, remark=known_here(right.of))
-
-
-def _fewer(right: Joined, other: Joined) -> bool:
-    return other.agreement.recall < min(right.agreement.recall, 0.5)
 
 
 def _draw_both(record: Compared) -> Mapping[str, Figure]:

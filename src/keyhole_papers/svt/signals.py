@@ -15,17 +15,17 @@ from torch import Tensor
 from keyhole.brief import Head, head_name
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.errors import MissingModelError
-from keyhole.figures.style import BLUE, GREY, RED, legend, plain
+from keyhole.figures.style import BLUE, GREY, RED, legend, panels, plain
 from keyhole.intervene.cuts import serial
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.controls import slice_use
 from keyhole.qk.omega import omega
-from keyhole_papers.experiment import Attempt, Experiment, Job, panels
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.svt import LEAST, Pair, Subject, prompted, subject, sums_of
 from keyhole_papers.svt.answers import MODES, Answers, answers, prompts_with, signals_note
-from keyhole_papers.svt.effects import MATTERS, Change, Effect, change, effects, sums_figure
+from keyhole_papers.svt.effects import MATTERS, Effect, change, effects, sums_figure
 
 
 @dataclass(frozen=True)
@@ -131,22 +131,15 @@ def _distance(effects: Sequence[Effect], measure: Measured) -> Tensor:
     return torch.tensor([abs(getattr(effect, measure) - 1) for effect in effects])
 
 
-def _within(effects: Sequence[Effect], measure: Measured, together: bool) -> float:
-    """How many removals hardly change the residual?"""
-    return float((_distance(effects, measure) < _LIMITS[measure, together][0]).double().mean())
-
-
-def _size(effects: Sequence[Effect]) -> Change:
-    return change(effects, lambda effect: abs(effect.answer), lambda effect: abs(effect.random))
-
-
 def found_residuals(record: Residuals, measure: Measured, together: bool) -> Findings:
     """Do residuals hardly change, where answers do? Their cosines, or the ratio of their norms."""
-    removals, size = record.local(together), _size(record.local(together))
+    removals = record.local(together)
+    size = change(removals, lambda effect: abs(effect.answer), lambda effect: abs(effect.random))
+    limit, near = _LIMITS[measure, together]
     values = torch.tensor([getattr(removal, measure) for removal in removals], dtype=torch.float64)
     middle, low, high = (float(values.quantile(at)) if removals else math.nan for at in (0.5, 0.05, 0.95))
     off, alone = (float(_distance(which, measure).median()) for which in (removals, record.local(False)))
-    within = _within(removals, measure, together)
+    within = float((_distance(removals, measure) < limit).double().mean())
     peaked = size.prompts >= LEAST and within > 0.5
     wide = (measure, together) == _WIDE
     rows = [
@@ -155,7 +148,7 @@ def found_residuals(record: Residuals, measure: Measured, together: bool) -> Fin
         Finding("median", middle, digits=4),
         Finding("5 %", low, digits=4),
         Finding("95 %", high, digits=4),
-        Finding("within", within, f"more than half {_LIMITS[measure, together][1]}", peaked, percent=True),
+        Finding("within", within, f"more than half {near}", peaked, percent=True),
         Finding("size of the change", size.by),
         Finding("size of the change, random", size.random),
         Finding("median distance from 1", off, _WIDER * wide, off > alone if wide else None, digits=4),

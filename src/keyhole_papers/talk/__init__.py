@@ -125,7 +125,8 @@ def study(job: Job) -> Study:
     """Made once for all slides."""
     with traced_store(job, _QUICK if job.quick else None, job.progress) as (model, store, of):
         groups = find_families(store, where=_WHERE, seed=job.seed, progress=job.progress)
-        numbers = {order: _with_order(groups, order) for order in ORDERS}
+        sample = list(zip(map(int, groups.sample), groups.values.get("order", ()), strict=False))
+        numbers = {order: [prompt for prompt, value in sample if value == order] for order in ORDERS}
         _require_enough(of, min(map(len, numbers.values())) >= 2)
         stands = {representative.group: representative.prompt for representative in groups.representatives}
         chosen = [stands[f"order={order}"] for order in ORDERS]
@@ -142,9 +143,3 @@ def _require_enough(of: Prompts, enough: bool) -> None:
             f"both orders of names need {_FEWEST} or more"
         )
         refuse(of.model, problem, "choose a model that does", published=published_name(of.model) is not None)
-
-
-def _with_order(groups: Families, order: str) -> list[int]:
-    """The prompts of the sample in one order of names."""
-    values = groups.values.get("order", ())
-    return [int(prompt) for prompt, value in zip(groups.sample, values, strict=False) if value == order]

@@ -3,19 +3,20 @@
 Families may follow the order of names, or the wording.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 from jaxtyping import Int
 from matplotlib.figure import Figure
 
-from keyhole.figures.style import BLUE, GREY
+from keyhole.figures.style import BLUE, GREY, panels
 from keyhole.studies.families.agreement import Agreement, Beside
 from keyhole.studies.families.clusters import LEVEL
 from keyhole.studies.families.record import Average, Families, Level
-from keyhole_papers.experiment import Attempt, Experiment, Job, panels
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Provenance, of_part, rows_of
 from keyhole_papers.talk import Prompts, Study, of_study, sets_apart
 
@@ -200,10 +201,6 @@ def density(average: Average) -> float:
     return average.union / max(average.mean_size, 1e-9)
 
 
-def _typical(average: Average) -> float:
-    return average.typical
-
-
 def found_average(record: Mixed) -> Findings:
     """Is the average no prompt's circuit? If it is denser than families, and less like its circuits.
 
@@ -250,18 +247,17 @@ def found_average(record: Mixed) -> Findings:
 
 
 def _draw_averages(record: Mixed) -> Mapping[str, Figure]:
-    groups = [(record.whole, None), *record.families]
+    groups = [(record.whole,), *record.families]
     title = "Averages over all circuits and within families (blue), and over as many random circuits (grey)"
+    shared: Callable[[Average], float] = attrgetter("typical")
     names = ["what any circuit has, in circuits", "shared by the average and a circuit"]
     size = (max(7.0, 0.9 * len(groups) + 4.5), 3.6)
     figure, axes = panels(names, title, size, sharey=False)
-    for axis, measure in zip(axes, (density, _typical), strict=True):
-        for at, (group, random) in enumerate(groups):
-            axis.bar([at - 0.2], [measure(group)], width=0.38, color=BLUE)
-            if random is not None:
-                axis.bar([at + 0.2], [measure(random)], width=0.38, color=GREY)
-        labels = [group.group.replace("family ", "") for group, _ in groups]
-        axis.set_xticks(range(len(groups)), labels)
+    for axis, measure in zip(axes, (density, shared), strict=True):
+        for at, pair in enumerate(groups):
+            for shift, average, shade in zip((-0.2, 0.2), pair, (BLUE, GREY), strict=False):
+                axis.bar([at + shift], [measure(average)], width=0.38, color=shade)
+        axis.set_xticks(range(len(groups)), [group.group.replace("family ", "") for group, *_ in groups])
         axis.set_xlim(-0.8, max(len(groups), 4) - 0.4)  # a single bar would fill the panel
         axis.set_xlabel("family")
     return {"averages": figure}

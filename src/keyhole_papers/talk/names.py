@@ -9,7 +9,7 @@ and at S in the other; one that follows the person, at IO in both. Random direct
 signals: they are no signals, and some of them follow something, too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -22,7 +22,7 @@ from keyhole.circuits.circuit import Circuit, Node
 from keyhole.figures.style import BLUE, GREY
 from keyhole.models.model import Model
 from keyhole.naming.attached import edge_names
-from keyhole.naming.cues import EXTRA, Break, Cue, break_cue
+from keyhole.naming.cues import EXTRA, Break, break_cue
 from keyhole.naming.judge.judge import LEVEL, RANDOM, RANDOM_PASS, SHUFFLED, Share
 from keyhole.naming.naming import Namers, name_by, randoms, seek
 from keyhole.naming.record import LANDMARKS, Naming
@@ -34,7 +34,6 @@ from keyhole.progress import part_of
 from keyhole.stats import Interval, fisher
 from keyhole.store.store import Store
 from keyhole.studies.families.families import RIGHT
-from keyhole.tasks.example import Example
 from keyhole_papers.experiment import NAMERS, Attempt, Experiment, Job, spreads
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
 from keyhole_papers.talk import Prompts, published_name, traced_store
@@ -106,14 +105,19 @@ def way_of(store: Store, side: Side, naming: Naming, model: Model, *, quick: boo
     places = example.places(circuit.tokens)
     every = sorted(signal_subjects(circuit, model), key=lambda subject: -strength(circuit, subject))
     signals = distinct([subject for subject in every if _looks(_into(circuit, subject), places, "IO")])[:most]
-    examples = _of_order(store, order, prompts)
+    right = [outcome.example for outcome in store.outcomes(RIGHT) if outcome.example is not None]
+    examples = [shown for shown in right if shown.labels.get("order") == order]
+    examples = examples[:: max(1, len(examples) // prompts)][:prompts]
     texts = edge_names(circuit, naming, model)
     edges = {subject.id: circuit.edges[int(subject.about["edge"])] for subject in signals}
     names = {key: texts[edge] for key, edge in edges.items() if edge in texts}
     movers, inhibition = _heads(circuit, places)
     nulls = randoms(model, signals, random, naming.seed) if signals else []
     cues = break_cue(model, [*signals, *nulls], examples, seed=naming.seed) if signals else ()
-    followed = [_follows(subject, cues) for subject in (*signals, *nulls)]
+    followed = [
+        Follows(subject.id, {(cue.how, cue.src): cue.fires / cue.prompts for cue in cues if cue.signal == subject.id})
+        for subject in (*signals, *nulls)
+    ]
     return Way(
         order=order,
         prompt=side.prompt,
@@ -124,17 +128,6 @@ def way_of(store: Store, side: Side, naming: Naming, model: Model, *, quick: boo
         inhibition=inhibition,
         directions=tuple(signals),
     )
-
-
-def _follows(subject: Subject, cues: Sequence[Cue]) -> Follows:
-    fired = [cue for cue in cues if cue.signal == subject.id]
-    return Follows(subject.id, {(cue.how, cue.src): cue.fires / cue.prompts for cue in fired})
-
-
-def _of_order(store: Store, order: str, most: int) -> list[Example]:
-    examples = [outcome.example for outcome in store.outcomes(RIGHT) if outcome.example is not None]
-    examples = [outcome for outcome in examples if outcome.labels.get("order") == order]
-    return examples[:: max(1, len(examples) // most)][:most]
 
 
 def _into(circuit: Circuit, subject: Subject) -> Node:

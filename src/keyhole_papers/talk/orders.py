@@ -76,13 +76,14 @@ def compared_of(study: Study, job: Job) -> Compared:
     count = len(study.others[0])
     others = signals[2 : 2 + count], signals[2 + count :]
     bare = [aggregated(member, study.model, offsets=False) for member in study.pair]
+    shared = ((side, place) for side in SIDES for place in set(bare[0].side(side)) & set(bare[1].side(side)))
     movers = [MOVER] if is_gpt2(job.model) else roles_of(job, study.model).get("name mover", ())
     return Compared(
         of=study.of,
         order=study.order,
         prompts=(study.pair[0].prompt, study.pair[1].prompt),
         real=compare_aggregated((signals[0], signals[1]), others, roles=True),
-        bare=_cosines(bare[0], bare[1]),
+        bare={(at, side): float(bare[0].side(side)[at] @ bare[1].side(side)[at]) for side, at in shared},
         shuffled=shuffled_of(others, seed=job.seed),
         name_movers=frozenset(movers),
     )
@@ -217,13 +218,7 @@ def _head(row: HeadRow) -> Head:
     return row.place.layer, row.place.head
 
 
-def _cosines(a: Aggregated, b: Aggregated) -> dict[tuple[Place, str], float]:
-    shared = ((side, place) for side in SIDES for place in set(a.side(side)) & set(b.side(side)))
-    return {(place, side): float(a.side(side)[place] @ b.side(side)[place]) for side, place in shared}
-
-
 _SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
-_OTHER: dict[Which, Which] = {"a": "b", "b": "a"}
 
 
 @dataclass(frozen=True)
@@ -283,7 +278,7 @@ def _of_edges(exclusive: Exclusive, which: Which) -> list[Finding]:
 
 def beyond_places(exclusive: Exclusive, which: Which) -> bool:
     """Would the own order be hurt more if as many edges had a place in the other? Fewer have: an order moves tokens."""
-    home, away = exclusive.cell(which, which), exclusive.cell(which, _OTHER[which])
+    home, away = exclusive.cell(which, which), exclusive.cell(which, "b" if which == "a" else "a")
     return home.spread[2] < away.spread[1] * max(1.0, home.placed / max(away.placed, 1e-9))
 
 

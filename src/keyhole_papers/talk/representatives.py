@@ -3,7 +3,7 @@
 A way is seen by what its signals follow when the two names change places.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,18 +11,18 @@ import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 
-from keyhole.figures.style import BLUE, GREY
+from keyhole.figures.style import BLUE, GREY, panels
 from keyhole.naming.cues import BREAKS, Break
 from keyhole.naming.naming import Namers
 from keyhole.naming.subjects.subject import same_direction
 from keyhole.stats import Interval
 from keyhole.studies.families.agreement import medoid
 from keyhole.studies.families.record import Families
-from keyhole_papers.experiment import NAMERS, Attempt, Experiment, Job, panels, spreads
+from keyhole_papers.experiment import NAMERS, Attempt, Experiment, Job, spreads
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part, rows_of
 from keyhole_papers.svt import LEAST
 from keyhole_papers.talk import ORDERS, Prompts, Study, of_study
-from keyhole_papers.talk.names import Follows, NameStudy, Way, of_names
+from keyhole_papers.talk.names import NameStudy, Way, of_names
 
 _SPLITS = 100
 _MOST = 0.95  # share of the splits
@@ -185,8 +185,7 @@ class Solved:
 
 def solved_of(order: str, names: NameStudy) -> Solved:
     """One of the two."""
-    way = next(way for way in names.ways if way.order == order)
-    other = next(way for way in names.ways if way.order != order)
+    way, other = sorted(names.ways, key=lambda way: way.order != order)
     return Solved(names.of, way, other, names.by)
 
 
@@ -224,7 +223,12 @@ def _findings(record: Solved, place: str, claims: Mapping[str, Claim]) -> Findin
         kinds = {kind: sum(getattr(signal, kind) for signal in signals) for kind in _KINDS}
         rows += rows_of(kinds, {"place": claim}, part=group)
     for signal in way.signals[:_SHOWN]:
-        rows += of_part(signal.signal, *_fires(signal), *_named(way, signal))
+        shown = {
+            f"fires in {how}": f"{signal.at(how, 'IO'):.0%} at IO and {signal.at(how, 'S1'):.0%} at S" for how in BREAKS
+        }
+        if signal.signal in way.names:
+            shown["is named"] = way.names[signal.signal]
+        rows += rows_of(shown, part=signal.signal)
     remark = (
         f"Of {way.order}, prompt {way.prompt}: signals into heads that look from the end at IO, and random directions "
         f"of the same heads. Name movers: {', '.join(way.movers) or 'none'}; heads that look at S2 and tell them where "
@@ -235,17 +239,6 @@ def _findings(record: Solved, place: str, claims: Mapping[str, Claim]) -> Findin
     )
     unless = "more of the signals follow a place than of random directions"
     return Findings(rows, record.of.provenance(), first=placed, unless=unless, remark=remark)
-
-
-def _fires(signal: Follows) -> list[Finding]:
-    """In what share of prompts, by how these are broken."""
-    shares = {how: f"{signal.at(how, 'IO'):.0%} at IO and {signal.at(how, 'S1'):.0%} at S" for how in BREAKS}
-    return [Finding(f"fires in {how}", share) for how, share in shares.items()]
-
-
-def _named(way: Way, signal: Follows) -> list[Finding]:
-    name = way.names.get(signal.signal)
-    return [Finding("is named", name)] if name else []
 
 
 def _draw(record: Solved) -> Mapping[str, Figure]:
@@ -264,12 +257,8 @@ def _draw(record: Solved) -> Mapping[str, Figure]:
     return {"cues": figure}
 
 
-def _solved(order: str, findings: Callable[[Solved], Findings]) -> Experiment[Solved]:
-    return Experiment(partial(of_names, partial(solved_of, order)), findings, _draw, heeds=NAMERS)
-
-
 RUNS: dict[str, Attempt] = {
     "talk-16": Experiment(partial(of_study, representatives_of), found_representatives, _draw_representatives),
-    "talk-20": _solved("BABA", found_baba),
-    "talk-21": _solved("ABBA", found_abba),
+    "talk-20": Experiment(partial(of_names, partial(solved_of, "BABA")), found_baba, _draw, heeds=NAMERS),
+    "talk-21": Experiment(partial(of_names, partial(solved_of, "ABBA")), found_abba, _draw, heeds=NAMERS),
 }

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from keyhole.circuits.circuit import Circuit
 from keyhole.faithfulness.removals import Row
 from keyhole.faithfulness.verification import verify
-from keyhole.figures.style import BLUE, GREY, INK
+from keyhole.figures.style import BLUE, GREY, INK, panels
 from keyhole.models.model import Model
 from keyhole.stats import Interval
 from keyhole.tasks.answers import answered
 from keyhole.tasks.catalogue import prompts_for
-from keyhole_papers.experiment import Attempt, Experiment, Job, loaded, panels
+from keyhole_papers.experiment import Attempt, Experiment, Job, loaded
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part, refuse
 from keyhole_papers.results import Verdict
 from keyhole_papers.svt import LEAST, trace_answer

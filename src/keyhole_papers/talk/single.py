@@ -9,13 +9,14 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.errors import KeyholeError, MissingModelError
-from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
+from keyhole.figures.circuit import circuit_figure
 from keyhole.stats import Interval
-from keyhole.studies.sinks.explore import SinkSettings, study
+from keyhole.studies.settings import SinkSettings
+from keyhole.studies.sinks.explore import study
 from keyhole.studies.sinks.firings import StoredQuestion
 from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole.studies.sinks.report import sinks_figure
-from keyhole_papers.experiment import Attempt, Experiment, Job, panels
+from keyhole_papers.experiment import Attempt, Experiment, Job
 from keyhole_papers.finding import Finding, Findings, Provenance, of_part
 from keyhole_papers.svt import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
 
@@ -45,7 +46,10 @@ def measure_circuit(job: Job) -> Traced:
     circuits = [circuit for circuit in traced if circuit is not None]
     rich = [circuit for circuit in circuits if any(edge.side != "target" for edge in circuit.edges)]
     signals = [edge for circuit in circuits for edge in circuit.edges if edge.side != "target"]
-    leaves = [leaf for circuit in circuits for leaf in _leaves(circuit)]
+    leaves: list[Node] = []
+    for circuit in circuits:
+        read = {edge.receiver for edge in circuit.edges}
+        leaves += [node for i, node in enumerate(circuit.nodes) if i not in read]
     lowest = of_job.model.attention_layers[0]
     return Traced(
         of=of_gpt2(job.model, of_job.prompts.first(_TRACED).about),
@@ -58,11 +62,6 @@ def measure_circuit(job: Job) -> Traced:
         error=max((max(circuit.errors.values()) for circuit in circuits), default=0.0),
         largest=max(rich, key=lambda circuit: len(circuit.edges), default=None),
     )
-
-
-def _leaves(circuit: Circuit) -> list[Node]:
-    targets = {edge.receiver for edge in circuit.edges}
-    return [node for i, node in enumerate(circuit.nodes) if i not in targets]
 
 
 def found_circuit(record: Traced) -> Findings:
@@ -92,35 +91,8 @@ def found_circuit(record: Traced) -> Findings:
 
 
 def _draw_circuit(record: Traced) -> Mapping[str, Figure]:
-    return {"circuit": _circuit_figure(record.largest)} if record.largest else {}
-
-
-def _circuit_figure(circuit: Circuit) -> Figure:
-    """Nodes at their token (from left to right) and layer (from below); blue and red lines are signals."""
-    depth = max((node.layer for node in circuit.nodes if node.layer is not None), default=0)
     title = "A circuit of one prompt: signals at the destination (red) and at the source (blue)"
-    figure, (axis,) = panels([""], title, (max(7.0, 0.6 * len(circuit.tokens) + 1), 1.1 * depth + 3.2), y="layer")
-    places, shared = [], Counter[tuple[int, int]]()
-    for node in circuit.nodes:
-        level = depth + 1 if node.layer is None else -1 if node.kind == "embedding" else node.layer
-        at = shared[level, node.dest]
-        shared[level, node.dest] += 1
-        places.append((node.dest, level + 0.22 * at))
-    for edge in circuit.edges:
-        (x0, y0), (x1, y1) = places[edge.sender], places[edge.receiver]
-        shade = {"dest": RED, "src": BLUE, "target": GREY}[edge.side]
-        axis.plot([x0, x1], [y0, y1], color=shade, linewidth=1.2, alpha=0.6, zorder=1)
-    for node, place in zip(circuit.nodes, places, strict=True):
-        label = f"{node.layer}.{node.head}" if node.kind == "head" else "answer" if node.layer is None else node.kind
-        dark = node.kind in ("head", "target")
-        box = {"boxstyle": "round,pad=0.2", "facecolor": INK if dark else FAINT, "edgecolor": "none"}
-        colour = "white" if dark else INK
-        axis.text(*place, label, fontsize=7, color=colour, ha="center", va="center", zorder=2, bbox=box)
-    axis.set_xlim(-0.6, len(circuit.tokens) - 0.4)
-    axis.set_ylim(-1.5, depth + 1.6)
-    axis.set_yticks(range(depth + 1))
-    axis.set_xticks(range(len(circuit.tokens)), [plain(token) for token in circuit.tokens], rotation=60, ha="right")
-    return figure
+    return {} if record.largest is None else {"circuit": circuit_figure(record.largest, titles=[title], width=9.0)}
 
 
 _RESTING = 24
@@ -159,7 +131,7 @@ def _question(of_job: Subject, number: int) -> StoredQuestion:
 
 def _holds(side: SinkSide) -> bool:
     """Nearly the same signal in many heads: shared, anisotropy apart, and the cause of their firings."""
-    return side.found == "shared" and len(side.controlled) >= _MANY
+    return side.verdict == "shared" and len(side.controlled) >= _MANY
 
 
 def found_sinks(record: Rest) -> Findings:
@@ -189,7 +161,7 @@ def _of_side(side: SinkSide) -> list[Finding]:
     bare, strict = side.likeness[0], side.likeness[-1]
     whole = next(removal for removal in side.removals if removal.taken is None)
     return [
-        Finding("signals", side.found, claim, _holds(side)),
+        Finding("signals", side.verdict, claim, _holds(side)),
         Finding("heads", len(side.controlled)),
         Finding("cosine", Interval(*bare.cosine)),
         Finding("cosine, other channels", bare.shuffled_cosine[0]),

@@ -13,13 +13,25 @@ from keyhole.features.contrast.alternatives import Alternative, NoFeature
 from keyhole.features.contrast.attribution import angles, attribute
 from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 from keyhole.features.contrast.collect import Collected, collect
-from keyhole.features.contrast.files import read_contrast, write_contrast
 from keyhole.features.contrast.finding import Feature, Features, find_features
 from keyhole.features.contrast.found import Found, FoundHead
 from keyhole.features.contrast.lists import lists_contrast, lists_test, sweep_ranks
 from keyhole.features.contrast.moves import pair_keys
 from keyhole.features.contrast.ranking import channel_shares, head_attention, rank_heads, select_heads
-from keyhole.features.contrast.sites import Contrast, Place, Sample, Site, find, last, regex, role, span, token
+from keyhole.features.contrast.sites import (
+    Contrast,
+    Place,
+    Sample,
+    Site,
+    find,
+    last,
+    read_contrast,
+    regex,
+    role,
+    span,
+    token,
+    write_contrast,
+)
 from keyhole.features.contrast.studies import Selection, Study, StudySettings, study
 from keyhole.features.contrast.swaps import answer_effects, key_bases, query_bases, query_effects, swap_effects
 

@@ -73,7 +73,23 @@ def attribute(
     frame: Frame = "post_rope",
     method: Method = "sequential",
 ) -> Attribution:
-    """Split one row of a head's logits over an ordered list of its features."""
+    """Split one row of a head's logits over an ordered list of its features.
+
+    Args:
+        run: A run of the model.
+        features: Features of one head, the first of which takes its part first.
+        dest: The query, as a position or a text. Default: the last token.
+        frame: Coordinates in which the features were found.
+        method: Whether a part is projected after earlier parts are taken away (sequential), or onto bases made
+            orthogonal.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, find_features, order_contrast
+    >>> model = keyhole.load()
+    >>> features = find_features(collect(model, order_contrast(model, 40, n_boxes=4)), permutations=20)
+    >>> attribute(model.run("Mary gave John a book"), [features.of((1, 6))]).names
+    ('boxes by order',)
+    """
     check_frame(frame)
     if not features:
         raise KeyholeError("there are no features to attribute to: give at least one.")
@@ -128,7 +144,17 @@ class Angles:
 
 
 def angles(features: Sequence[Feature]) -> tuple[Angles, ...]:
-    """How much do features overlap, pair by pair? 1: a shared direction, 0: orthogonal."""
+    """How much do features overlap, pair by pair? 1: a shared direction, 0: orthogonal.
+
+    Args:
+        features: Features of one head.
+
+    >>> import torch
+    >>> bases = {"a": torch.eye(3)[:, :2], "b": torch.eye(3)[:, 1:2]}
+    >>> some = [Feature(name, (0, 0), basis, basis, torch.ones(basis.shape[1])) for name, basis in bases.items()]
+    >>> [pair.names for pair in angles(some)]
+    [('a', 'b')]
+    """
     pairs = []
     for i, a in enumerate(features):
         for b in features[i + 1 :]:

@@ -45,6 +45,18 @@ def order_contrast(
     """Is the box found by its place in the order told? One thing, always `query`, at every place among the same others.
 
     Positive: the box of the queried thing; negative: the other boxes of the prompt. Label: its place, "0" first.
+
+    Args:
+        model: The model, whose tokenizer decides which things are told.
+        n: How many prompts there are.
+        n_boxes: How many boxes a prompt has.
+        seed: Decides the things and their boxes.
+        query: The thing that is always asked for. Default: one that the seed draws.
+        **how: Fields of the wording: `things`, `wording` and `chat`.
+
+    >>> import keyhole
+    >>> sorted(order_contrast(keyhole.load(), 6, n_boxes=3).labels)
+    ['0', '1', '2']
     """
     words = _share_out(model, n_boxes, how)
     queried = _require_query(words, query) or words.stored[0]
@@ -66,6 +78,19 @@ def lexical_contrast(
     Positive: the query and the right box of the prompt. Negative: the right box of the copy, which stands at the same
     place and has the same letter, met by the copy's own query or, with `cross`, by the prompt's. The queried thing is
     any of those told, or always `query`. Label: the queried thing. Prompts 2i and 2i + 1 are a pair.
+
+    Args:
+        model: A model that knows the things.
+        n: Prompts, each with its copy.
+        cross: Whether the query of a prompt meets the box of its copy.
+        n_boxes: Boxes in each prompt.
+        seed: Seed of what is told.
+        query: The thing asked for. Default: any of those told.
+        **how: Which `things`, in what `wording`, as a `chat` or not.
+
+    >>> import keyhole
+    >>> len(lexical_contrast(keyhole.load(), 4, n_boxes=3).prompts)
+    8
     """
     words = _share_out(model, n_boxes, how)
     queried = _require_query(words, query)
@@ -92,6 +117,18 @@ def reflexive_contrast(
     Positive: the right box of the prompt. Negative: that of the copy, at the same place with the same thing in it, met
     by the prompt's query; only a query that has found the letter before tells them apart. (Met by its own query, as in
     `lexical_contrast`, it would be one more positive.) Label: the letter. Prompts 2i and 2i + 1 are a pair.
+
+    Args:
+        model: A model that knows the letters.
+        n: Prompts, beside their copies.
+        n_boxes: Boxes each prompt tells of.
+        seed: Seed of letters and things.
+        query: What is asked for. Default: any thing told.
+        **how: Other `things`, another `wording`, or a `chat`.
+
+    >>> import keyhole
+    >>> reflexive_contrast(keyhole.load(), 4, n_boxes=3).name
+    'boxes by letter'
     """
     words = _share_out(model, n_boxes, how)
     if len(words.letters) == n_boxes:
@@ -145,6 +182,17 @@ def boxes_test(
     """Do order and lexical features hold for things they were not made from? Unseen things are asked about.
 
     Positive: the right box; negative: the other boxes of the prompt. Label: the place of the right box.
+
+    Args:
+        model: Prompts are told in words that its tokenizer knows.
+        n: Prompts of the test.
+        n_boxes: Boxes of a prompt.
+        seed: Seed of the prompts.
+        **how: The `things`, the `wording` ("plain" or "instruct") and whether it is a `chat`.
+
+    >>> import keyhole
+    >>> boxes_test(keyhole.load(), 2, n_boxes=3).samples[0].label in ("0", "1", "2")
+    True
     """
     words = _share_out(model, n_boxes, how)
     if not words.unseen:

@@ -5,7 +5,7 @@ How are labelled queries and keys drawn in one space? Colour is the label, the m
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import GREY, blank, colours, heading, legend, plain, tidy
+from keyhole.settings.fields import chosen as settings_with
+from keyhole.settings.fields import option, require_choices
 
 Label = str | int
 View = Literal["planes", "solid"]
@@ -44,12 +46,32 @@ class Cloud:
         return sorted({*self.query_labels, *self.key_labels}, key=lambda label: (isinstance(label, str), label))
 
 
-def draw(cloud: Cloud, names: list[str], *, title: str, ordered: bool, view: View) -> Figure:
+@dataclass(frozen=True, kw_only=True)
+class CloudSettings:
+    """How queries and keys are drawn together."""
+
+    title: str = option("", "Above the figure; default: what it shows.")
+    ordered: bool = option(False, "Colour labels along a ramp, for those that have an order.")
+    view: View = option("planes", "planes: each pair of three components; solid: one panel in three dimensions.")
+    points: int = option(2000, "Points that are drawn at most.")
+    seed: int = option(0, "Seed of which points these are.")
+
+
+class CloudOptions(TypedDict, total=False):
+    """The fields of `CloudSettings`, as keywords."""
+
+    title: str
+    ordered: bool
+    view: View
+    points: int
+    seed: int
+
+
+def draw(cloud: Cloud, names: list[str], title: str, how: CloudSettings) -> Figure:
     """Where does each label lie? Each pair of components as a plane, or three components as one solid."""
-    if view not in ("planes", "solid"):
-        raise KeyholeError(f"there is no view {view!r}: choose 'planes' or 'solid'.")
-    colour = dict(zip(cloud.labels, colours(len(cloud.labels), ordered=ordered), strict=True))
-    solid = view == "solid" and len(names) == 3
+    require_choices(how)
+    colour = dict(zip(cloud.labels, colours(len(cloud.labels), ordered=how.ordered), strict=True))
+    solid = how.view == "solid" and len(names) == 3
     pairs = {1: [(0, 0)], 2: [(0, 1)]}.get(len(names), [(0, 1), (1, 2), (0, 2)])
     figure = blank(6.4, 4.8) if solid or len(pairs) == 1 else blank(11.5, 3.7)
     heading(figure, title)
@@ -167,28 +189,47 @@ def pca_figure(
     query_labels: Sequence[Label],
     key_labels: Sequence[Label],
     *,
-    title: str = "Queries and keys in their joint principal components",
-    ordered: bool = False,
-    view: View = "planes",
-    points: int = 2000,
-    seed: int = 0,
+    settings: CloudSettings | None = None,
+    **options: Unpack[CloudOptions],
 ) -> Figure:
     """Do queries and keys of one label share a place in the feature's subspace? PCA fitted on both together.
 
-    Components come from all points, at most `points` are drawn. `ordered` colours labels along a ramp. `view` is
-    "planes" (each pair of three components) or "solid" (one panel in three dimensions).
+    Components come from all points, whichever are drawn.
+
+    Args:
+        queries: Queries in the feature's coordinates.
+        keys: Keys, in the same coordinates.
+        query_labels: A label for each query.
+        key_labels: A label for each key.
+        settings: How they are drawn. Default: those of `CloudSettings`.
+        **options: Fields of `CloudSettings`, such as view="solid".
+
+    >>> figure = pca_figure(torch.eye(3), 2 * torch.eye(3), ["a", "b", "c"], ["a", "b", "c"], title="Letters")
+    >>> figure.get_suptitle()
+    'Letters'
     """
+    how = settings_with(settings, CloudSettings, options)
     _check(queries, keys, query_labels, key_labels)
     pca = joint_pca(queries, keys)
     names = [f"PC {i + 1} ({100 * share:.0f} % of variance)" for i, share in enumerate(pca.shares.tolist())]
-    chosen_q, chosen_k = _sample(len(queries), len(keys), points, seed)
-    cloud = Cloud(
-        pca.queries[chosen_q],
-        pca.keys[chosen_k],
-        [query_labels[i] for i in chosen_q.tolist()],
-        [key_labels[i] for i in chosen_k.tolist()],
-    )
-    return draw(cloud, names, title=title, ordered=ordered, view=view)
+    q, k = _sample(len(queries), len(keys), how)
+    labels = [query_labels[i] for i in q.tolist()], [key_labels[i] for i in k.tolist()]
+    title = how.title or "Queries and keys in their joint principal components"
+    return draw(Cloud(pca.queries[q], pca.keys[k], *labels), names, title, how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UmapSettings(CloudSettings):
+    """How queries and keys are placed by UMAP, and drawn."""
+
+    dims: Literal[2, 3] = option(2, "Dimensions that points are placed in.")
+    seed: int = option(99, "Seed of which points are drawn, and of UMAP.")
+
+
+class UmapOptions(CloudOptions, total=False):
+    """The fields of `UmapSettings`, as keywords."""
+
+    dims: Literal[2, 3]
 
 
 def umap_figure(
@@ -197,21 +238,30 @@ def umap_figure(
     query_labels: Sequence[Label],
     key_labels: Sequence[Label],
     *,
-    title: str = "Queries and keys in a joint UMAP",
-    ordered: bool = False,
-    view: View = "planes",
-    dims: Literal[2, 3] = 2,
-    points: int = 2000,
-    seed: int = 99,
+    settings: UmapSettings | None = None,
+    **options: Unpack[UmapOptions],
 ) -> Figure:
     """Do labels form clusters in a subspace of more than three dimensions? UMAP (cosine) of queries and keys together.
 
     Distances between clusters, and so between queries and keys, mean little here; those of `pca_figure` do. Fitted on
-    the at most `points` points that are drawn, with min(500, n / 4) neighbours.
+    the points that are drawn, with min(500, n / 4) neighbours.
+
+    Args:
+        queries: Queries in the feature's coordinates.
+        keys: Keys, in the same coordinates.
+        query_labels: A label for each query.
+        key_labels: A label for each key.
+        settings: How they are placed and drawn. Default: those of `UmapSettings`.
+        **options: Fields of `UmapSettings`, such as dims=3.
+
+    >>> umap_figure(torch.eye(3), torch.eye(3), [1, 2, 3], [1, 2, 3])
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: UMAP needs 10 points, but there are 6: use pca_figure.
     """
+    how = settings_with(settings, UmapSettings, options)
     _check(queries, keys, query_labels, key_labels)
-    chosen_q, chosen_k = _sample(len(queries), len(keys), points, seed)
-    picked = torch.cat([queries[chosen_q], keys[chosen_k]]).float()
+    q, k = _sample(len(queries), len(keys), how)
+    picked = torch.cat([queries[q], keys[k]]).float()
     if len(picked) < _LEAST_FOR_UMAP:
         raise KeyholeError(f"UMAP needs {_LEAST_FOR_UMAP} points, but there are {len(picked)}: use pca_figure.")
     try:
@@ -219,16 +269,18 @@ def umap_figure(
     except ImportError as error:
         raise KeyholeError("umap-learn, which draws this, is missing: pip install 'keyhole[cluster]'") from error
     neighbours = max(2, min(500, len(picked) // 4))
-    # one job: UMAP is reproducible only then
-    fit = UMAP(n_components=dims, n_neighbors=neighbours, min_dist=0.7, metric="cosine", random_state=seed, n_jobs=1)
-    placed = torch.from_numpy(fit.fit_transform(picked.numpy())).double()
-    cloud = Cloud(
-        placed[: len(chosen_q)],
-        placed[len(chosen_q) :],
-        [query_labels[i] for i in chosen_q.tolist()],
-        [key_labels[i] for i in chosen_k.tolist()],
+    fit = UMAP(
+        n_components=how.dims,
+        n_neighbors=neighbours,
+        min_dist=0.7,
+        metric="cosine",
+        random_state=how.seed,
+        n_jobs=1,  # UMAP is reproducible only then
     )
-    return draw(cloud, [f"UMAP {i + 1}" for i in range(dims)], title=title, ordered=ordered, view=view)
+    placed = torch.from_numpy(fit.fit_transform(picked.numpy())).double()
+    labels = [query_labels[i] for i in q.tolist()], [key_labels[i] for i in k.tolist()]
+    names, title = [f"UMAP {i + 1}" for i in range(how.dims)], how.title or "Queries and keys in a joint UMAP"
+    return draw(Cloud(placed[: len(q)], placed[len(q) :], *labels), names, title, how)
 
 
 def _check(
@@ -246,12 +298,13 @@ def _check(
         )
 
 
-def _sample(queries: int, keys: int, points: int, seed: int) -> tuple[Int[Tensor, "q"], Int[Tensor, "k"]]:
+def _sample(queries: int, keys: int, how: CloudSettings) -> tuple[Int[Tensor, "q"], Int[Tensor, "k"]]:
     """Which points are drawn? Half of each side; a side with fewer leaves its room to the other. In random order."""
+    points = how.points
     if points < 1:
         raise KeyholeError(f"points is {points}, but a figure needs at least one point.")
     take_q = min(queries, max(points // 2, points - keys))
     take_k = min(keys, points - take_q)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(how.seed)
     chosen_q = torch.randperm(queries, generator=generator)[:take_q]
     return chosen_q, torch.randperm(keys, generator=generator)[:take_k]

@@ -189,7 +189,12 @@ def collect(
 ) -> Collected:
     """Run every prompt of a contrast once and sum up the contrast of every head.
 
-    Fields of `CollectSettings` may be given as keywords: `frame`, `keep`, `negatives`, `seed`, `max_batch_tokens`.
+    Args:
+        model: The model that is run.
+        contrast: Prompts, and in each the query and its keys.
+        settings: How samples are taken. Default: those of `CollectSettings`.
+        progress: Called with how many prompts are done, and of how many.
+        **options: Fields of `CollectSettings`: `frame`, `keep`, `negatives`, `seed`, `max_batch_tokens`.
 
     >>> import keyhole
     >>> from keyhole.features.contrast import find

@@ -175,7 +175,13 @@ def find_features(
 ) -> Features:
     """Decompose the contrast of every head, over all samples, those of one `label`, or those of one `half` (0 or 1).
 
-    Fields of `FeatureSettings` may be given as keywords, such as `centre` or `permutations`.
+    Args:
+        collected: Samples of a contrast.
+        label: Samples of one label alone. Default: of all.
+        half: Samples of one half alone, 0 or 1. Default: of both.
+        settings: How a contrast is decomposed. Default: those of `FeatureSettings`.
+        progress: Called with how many layers are done, and of how many.
+        **options: Fields of `FeatureSettings`, such as `centre` or `permutations`.
 
     >>> import keyhole
     >>> from keyhole.features.contrast import collect, order_contrast

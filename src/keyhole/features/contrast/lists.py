@@ -40,6 +40,19 @@ def lists_contrast(
     Query: the last token. Positive: the items of the asked category; negative: all others; an item of several tokens
     is its last one. Label: the asked category. The published setting is five per category, `wording="instruct"` and
     `chat=True`; the organism knows lists of up to twelve items.
+
+    Args:
+        model: Items are words of its tokenizer.
+        n: How many lists there are.
+        seed: Seed of the items and their order.
+        wording: "plain", as the organism knows it, or "instruct".
+        per_category: Items of each category in a list.
+        categories: Built-in ones by name, or any with their items.
+        chat: Whether a list is a message to a model with a chat template.
+
+    >>> import keyhole
+    >>> lists_contrast(keyhole.load(), 10).labels
+    ('animals', 'fruits', 'liquids', 'vehicles', 'countries')
     """
     examples = _in_turn(n, seed, wording=wording, per_category=per_category, categories=categories, held_out=False)
     return _asked_against_others("lists by category", model, examples, chat=chat)
@@ -55,7 +68,21 @@ def lists_test(
     categories: Categories = FIVE,
     chat: bool = False,
 ) -> Contrast:
-    """Do category features hold for lists they were not made from? The asked items never stood together there."""
+    """Do category features hold for lists they were not made from? The asked items never stood together there.
+
+    Args:
+        model: As in `lists_contrast`.
+        n: Lists of the test.
+        seed: Another one than that of the contrast.
+        wording: As in the contrast.
+        per_category: As there.
+        categories: As there, too.
+        chat: Likewise.
+
+    >>> import keyhole
+    >>> len(lists_test(keyhole.load(), 5).samples)
+    5
+    """
     examples = _in_turn(n, seed, wording=wording, per_category=per_category, categories=categories, held_out=True)
     return _asked_against_others("lists of unseen sets", model, examples, chat=chat)
 
@@ -115,7 +142,23 @@ def sweep_ranks(
     progress: Progress | None = None,
     **options: Any,
 ) -> tuple[RankRow, ...]:
-    """Ranks of some heads for contrasts with each number of entities; `options` as in `collect` and `find_features`."""
+    """Ranks of some heads for contrasts with each number of entities; `options` as in `collect` and `find_features`.
+
+    Args:
+        model: The model whose heads are looked at.
+        make: A contrast with so many entities.
+        counts: The numbers of entities.
+        heads: Heads, as (layer, head).
+        progress: Called with how many contrasts are done, and of how many.
+        **options: Fields of `CollectSettings` and of `FeatureSettings`.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import order_contrast
+    >>> model = keyhole.load()
+    >>> rows = sweep_ranks(model, lambda n: order_contrast(model, 40, n_boxes=n), (2, 3), [(1, 6)], permutations=20)
+    >>> [row.entities for row in rows]
+    [2, 3]
+    """
     if not counts or not heads:
         raise KeyholeError("a sweep needs numbers of entities and heads.")
     passed = {name: options.pop(name) for name in ("frame", "negatives", "seed") if name in options}

@@ -171,7 +171,20 @@ def can_swap(collected: Collected) -> bool:
 
 
 def pair_keys(collected: Collected, *, half: int | None = None, orig: Original = "attended", seed: int = 0) -> Pairing:
-    """A random negative key of the query's own prompt as every sample's target."""
+    """A random negative key of the query's own prompt as every sample's target.
+
+    Args:
+        collected: Samples whose keys stand in the prompt of their query.
+        half: The half of the samples that is taken, 0 or 1. Default: both.
+        orig: The positive key that is moved: of each head the attended one, or of all the first.
+        seed: Seed of the targets.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, order_contrast
+    >>> model = keyhole.load()
+    >>> len(pair_keys(collect(model, order_contrast(model, 10, n_boxes=3))).slots)
+    10
+    """
     if orig not in ("attended", "first"):
         raise KeyholeError(f"the original key is 'attended' or 'first', not {orig!r}.")
     slots = collected.slots

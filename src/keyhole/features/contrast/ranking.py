@@ -60,7 +60,23 @@ def rank_heads(
     permutations: int = 1000,
     seed: int = 0,
 ) -> tuple[HeadScore, ...]:
-    """All heads by explained held-out gap, largest first."""
+    """All heads by explained held-out gap, largest first.
+
+    Args:
+        features: The features of every head.
+        test: Samples that did not make them.
+        half: The half of the test that is taken, 0 or 1. Default: both.
+        rank: How the rank of a feature is decided, or a number.
+        permutations: Permuted labels beside which the explained gap is tested.
+        seed: Seed of the permutations.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, find_features, order_contrast
+    >>> model = keyhole.load()
+    >>> seen = collect(model, order_contrast(model, 40, n_boxes=3))
+    >>> len(rank_heads(find_features(seen, half=0, permutations=20), seen, half=1, permutations=20))
+    32
+    """
     if permutations < 1:
         raise KeyholeError("a ranking needs at least one permutation for its p-values.")
     if test.frame != features.frame:
@@ -166,6 +182,17 @@ def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: i
     """Over which channels is a feature spread? Beside random subspaces of query and key space.
 
     With RoPE, ask for features found in the frame `pre_rope`: channels are directions before rotation.
+
+    Args:
+        model: The model of the feature.
+        feature: One head's feature.
+        draws: Random subspaces of the same rank.
+        seed: Seed of these.
+
+    >>> import keyhole, torch
+    >>> one = Feature("one", (1, 6), torch.eye(16)[:, :1], torch.eye(16)[:, :1], torch.ones(1))
+    >>> channel_shares(keyhole.load(), one, draws=2).rank
+    1
     """
     layer, head = feature.head
     om = omega(model, layer)
@@ -218,7 +245,18 @@ class HeadAttention:
 
 
 def head_attention(collected: Collected, *, half: int | None = None) -> tuple[HeadAttention, ...]:
-    """Every head's attention on the contrast's keys."""
+    """Every head's attention on the contrast's keys.
+
+    Args:
+        collected: Samples of a contrast.
+        half: The half that is taken, 0 or 1. Default: both.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, order_contrast
+    >>> model = keyhole.load()
+    >>> len(head_attention(collect(model, order_contrast(model, 10, n_boxes=3))))
+    32
+    """
     chosen = choose(collected, half=half)
     usable = (collected.slots.together & (collected.slots.sign == 1)).any(1)[chosen]
     chosen = chosen[usable]
@@ -254,6 +292,15 @@ def select_heads(
 
     `accuracy` (the paper's binding heads, at 30 %) and `attention` (mean attention on positives) take a threshold;
     `ratio` (its filter heads) ranks those whose attention reaches the keys at all.
+
+    Args:
+        table: What `head_attention` returns.
+        by: The rule: accuracy, attention or ratio.
+        at_least: The threshold of the rule.
+        top: Heads that are taken at most. Default: all that pass.
+
+    >>> select_heads((), by="attention")
+    ()
     """
     if by == "accuracy":
         passed = sorted((row for row in table if row.accuracy >= at_least), key=lambda row: -row.accuracy)

@@ -8,18 +8,19 @@
 A place that covers several tokens means the last of them, where a decoder has read the whole word.
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
 from keyhole.models.tokens import Prompt
-from keyhole.strict import quoted
+from keyhole.strict import Index, parse_json, quoted, read, read_text, require
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from keyhole.tasks.example import Example
 
 Roles = str | Sequence[str]  # one or several
@@ -164,16 +165,12 @@ class Contrast:
         return cls(name, tuple(texts), tuple(samples), bos)
 
     @classmethod
-    def load(cls, path: "str | Path") -> "Contrast":
-        """Read JSON Lines; see `keyhole.features.contrast.files`."""
-        from keyhole.features.contrast.files import read_contrast
-
+    def load(cls, path: str | Path) -> "Contrast":
+        """Read JSON Lines; see `keyhole.features.contrast.read_contrast`."""
         return read_contrast(path)
 
-    def save(self, path: "str | Path") -> None:
+    def save(self, path: str | Path) -> None:
         """Write JSON Lines that `load` reads."""
-        from keyhole.features.contrast.files import write_contrast
-
         write_contrast(self, path)
 
     def __repr__(self) -> str:
@@ -211,30 +208,245 @@ def _sample(
 
 
 def last() -> Place:
-    """The last token of the prompt."""
+    """The last token of the prompt.
+
+    >>> last()
+    Place(token=-1, span=None, text=None, pattern=None, nth=0)
+    """
     return LAST
 
 
 def token(position: int) -> Place:
-    """A token position; negative counts from the end."""
+    """A token position; negative counts from the end.
+
+    Args:
+        position: Its number, from 0; negative counts from the end.
+
+    >>> token(3).token
+    3
+    """
     return Place(token=position)
 
 
 def span(start: int, end: int) -> Place:
-    """The last token that covers some of these characters of the prompt."""
+    """The last token that covers some of these characters of the prompt.
+
+    Args:
+        start: The first character.
+        end: The one after the last.
+
+    >>> span(0, 4).span
+    (0, 4)
+    """
     return Place(span=(start, end))
 
 
 def find(text: str, nth: int | None = 0) -> Place:
-    """The n-th occurrence of a text (None: every one)."""
+    """The n-th occurrence of a text (None: every one).
+
+    Args:
+        text: What is looked for.
+        nth: Which occurrence, from 0; negative counts from the end. None: every one.
+
+    >>> find("Mary", -1).nth
+    -1
+    """
     return Place(text=text, nth=nth)
 
 
 def regex(pattern: str, nth: int | None = 0) -> Place:
-    """The n-th match of a regular expression (None: every one); a group, if it has one, narrows the match."""
+    """The n-th match of a regular expression (None: every one); a group, if it has one, narrows the match.
+
+    Args:
+        pattern: As Python's `re` reads it.
+        nth: Which match, from 0. None: every one.
+
+    >>> regex("box (.)").pattern
+    'box (.)'
+    """
     return Place(pattern=pattern, nth=nth)
 
 
 def role(example: "Example", name: str) -> Place:
-    """Where a task's example has this role."""
+    """Where a task's example has this role.
+
+    Args:
+        example: A prompt of a task.
+        name: One of its roles, such as IO.
+
+    >>> from keyhole.tasks import ioi
+    >>> example = ioi(1, 0)[0]
+    >>> role(example, "IO").span == example.span("IO")
+    True
+    """
     return span(*example.span(name))
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+class _Where(TypedDict, total=False):
+    """A place of a file."""
+
+    token: int
+    span: tuple[int, int]
+    find: str
+    regex: str
+    nth: int | Literal["all"]
+    prompt: Index  # which of the line's prompts
+
+
+_Spot = int | Literal["last"] | _Where
+_Text = str | Sequence[int]
+
+
+class _Header(TypedDict):
+    """The optional first line."""
+
+    contrast: str
+    bos: NotRequired[bool | None]
+
+
+class _Line(TypedDict):
+    """A sample of a file."""
+
+    prompt: NotRequired[_Text]
+    prompts: NotRequired[Sequence[_Text]]
+    query: _Spot
+    positive: Sequence[_Spot]
+    negative: Sequence[_Spot]
+    negative_query: NotRequired[_Spot | None]
+    label: NotRequired[str]
+    group: NotRequired[str]
+    weight: NotRequired[float]
+
+
+def read_contrast(path: str | Path) -> Contrast:
+    """Read a contrast from JSON Lines, or say which line is wrong and why.
+
+        {"contrast": "plurals", "bos": null}                                          an optional first line
+        {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]}
+        {"prompts": ["...", "..."], "query": -1, "positive": [5], "negative": [{"token": 5, "prompt": 1}]}
+
+    A place is a token position, "last", {"token": n}, {"span": [start, end]} in characters, {"find": text, "nth": 0}
+    or {"regex": pattern, "nth": 0}; "nth": "all" means every occurrence, and "prompt" which of the line's prompts
+    (default 0). Optional: "label", "group", "weight", "negative_query". Equal prompts of different lines are run once.
+
+    Args:
+        path: A file of JSON Lines.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     Contrast.from_texts("a", ["b c"], positive="b", negative="c").save(f"{folder}/a.jsonl")
+    ...     read_contrast(f"{folder}/a.jsonl").name
+    'a'
+    """
+    path = Path(path)
+    header: _Header = {"contrast": path.stem}
+    prompts: dict[Any, int] = {}
+    samples: list[Sample] = []
+    begun = False
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_json(line)
+            require(isinstance(record, dict), "a line is one JSON object.")
+            if "contrast" in record:
+                require(not begun, 'the line with "contrast" must come first.')
+                header = read(_Header, record)
+            else:
+                samples.append(_read_sample(record, prompts))
+            begun = True
+        except KeyholeError as error:
+            raise KeyholeError(f"{path}, line {number}: {error}") from error
+    if not samples:
+        raise KeyholeError(f"{path} has no samples: write one JSON object a line, see `keyhole contrast --help`.")
+    return Contrast(header["contrast"], tuple(prompts), tuple(samples), header.get("bos"))
+
+
+def _read_sample(record: dict[str, Any], prompts: dict[Any, int]) -> Sample:
+    """A sample of a line; `prompts` numbers those of all lines."""
+    known = set(_Line.__annotations__)
+    if unknown := record.keys() - known:
+        raise KeyholeError(f"unknown keys: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}.")
+    require(("prompt" in record) != ("prompts" in record), 'give "prompt" or "prompts", and not both.')
+    for key in ("query", "positive", "negative"):
+        require(key in record, f'there is no "{key}".')
+    line = read(_Line, record)
+    texts = line["prompts"] if "prompts" in line else [line["prompt"]]
+    require(len(texts) > 0, '"prompts" is a list of at least one prompt.')
+    numbers = [prompts.setdefault(text, len(prompts)) for text in texts]
+    other = line.get("negative_query")
+    return Sample(
+        query=_read_site(line["query"], numbers),
+        positive=tuple(_read_site(spot, numbers) for spot in line["positive"]),
+        negative=tuple(_read_site(spot, numbers) for spot in line["negative"]),
+        negative_query=None if other is None else _read_site(other, numbers),
+        label=line.get("label"),
+        group=line.get("group"),
+        weight=line.get("weight", 1.0),
+    )
+
+
+def _read_site(spot: _Spot, numbers: list[int]) -> Site:
+    where: _Where = {"token": -1} if spot == "last" else {"token": spot} if isinstance(spot, int) else spot
+    kinds = where.keys() - {"nth", "prompt"}
+    if len(kinds) != 1 or ("nth" in where and not kinds <= {"find", "regex"}):
+        raise KeyholeError(f'{quoted(spot)} is no place: a position, "last", or one of token, span, find, regex.')
+    number, nth = where.get("prompt", 0), where.get("nth", 0)
+    require(number < len(numbers), f"there is no prompt {number}: the line has {len(numbers)}, numbered from 0.")
+    place = Place(where.get("token"), where.get("span"), where.get("find"), where.get("regex"))
+    return Site(replace(place, nth=None if nth == "all" else nth), numbers[number])
+
+
+def write_contrast(contrast: Contrast, path: str | Path) -> None:
+    """Write a contrast so that `read_contrast` gives it back.
+
+    Args:
+        contrast: What is written.
+        path: Where, as JSON Lines.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> contrast = Contrast.from_texts("a", ["b c"], positive="b", negative="c")
+    >>> with TemporaryDirectory() as folder:
+    ...     write_contrast(contrast, f"{folder}/a.jsonl")
+    ...     print(Path(f"{folder}/a.jsonl").read_text().splitlines()[0])
+    {"contrast": "a", "bos": null}
+    """
+    lines = [json.dumps({"contrast": contrast.name, "bos": contrast.bos})]
+    for sample in contrast.samples:
+        used = list(dict.fromkeys(site.prompt for site in sample.sites))
+        prompts = [_plain(contrast.prompts[i]) for i in used]
+        record: dict[str, Any] = {"prompt": prompts[0]} if len(prompts) == 1 else {"prompts": prompts}
+        record["query"] = _written(sample.query, used)
+        record["positive"] = [_written(site, used) for site in sample.positive]
+        record["negative"] = [_written(site, used) for site in sample.negative]
+        if sample.negative_query is not None:
+            record["negative_query"] = _written(sample.negative_query, used)
+        optional = {"label": sample.label, "group": sample.group}
+        record |= {key: value for key, value in optional.items() if value is not None}
+        if sample.weight != 1.0:
+            record["weight"] = sample.weight
+        lines.append(json.dumps(record, ensure_ascii=False))
+    write_at_once(path, "\n".join(lines) + "\n")
+
+
+def _plain(prompt: Any) -> Any:
+    return prompt if isinstance(prompt, str) else [int(i) for i in prompt]
+
+
+def _written(site: Site, used: list[int]) -> Any:
+    place = site.place
+    record: dict[str, Any] = {}
+    if place.token is not None:
+        record["token"] = place.token
+    elif place.span is not None:
+        record["span"] = list(place.span)
+    else:
+        record["find" if place.text is not None else "regex"] = place.text if place.text is not None else place.pattern
+        if place.nth != 0:
+            record["nth"] = "all" if place.nth is None else place.nth
+    if used.index(site.prompt):
+        record["prompt"] = used.index(site.prompt)
+    return record["token"] if set(record) == {"token"} else record

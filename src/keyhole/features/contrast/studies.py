@@ -119,9 +119,16 @@ def study(
 ) -> Study:
     """Find features and test them.
 
-    `fits` are contrasts by the names of their features. Without a `test`, one half of the samples makes the feature,
-    the other half tests it. `heads` replaces the selection of the `settings`. Contrasts that are already collected are
-    not run again, and keep their `frame`, `negatives` and `seed`. `stage` shows progress.
+    Contrasts that are already collected are
+    not run again, and keep their `frame`, `negatives` and `seed`.
+
+    Args:
+        model: The model that is studied.
+        fits: Contrasts, by the names of their features.
+        test: Samples that make no feature. Default: one half of the only contrast, whose other half makes it.
+        heads: The heads that are studied. Default: those that the settings select.
+        settings: How. Default: those of `StudySettings`.
+        stage: Shows how far each part is.
 
     >>> import keyhole
     >>> from keyhole.features.contrast import order_contrast

@@ -41,7 +41,22 @@ def swap_effects(
     draws: int = 10,
     seed: int = 0,
 ) -> dict[Head, tuple[Effect, ...]]:
-    """What swapping key coordinates does to each head: nothing, each basis beside random ones, the whole keys."""
+    """What swapping key coordinates does to each head: nothing, each basis beside random ones, the whole keys.
+
+    Args:
+        collected: Samples that made no feature.
+        bases: Of each head, key bases by name, as `key_bases` returns them.
+        pairing: The two keys of every sample. Default: `pair_keys` of all samples.
+        draws: Random subspaces of the same rank beside each basis; 0: none.
+        seed: Seed of the pairs and of random subspaces.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, order_contrast
+    >>> model = keyhole.load()
+    >>> seen = collect(model, order_contrast(model, 20, n_boxes=3))
+    >>> [effect.name for effect in swap_effects(seen, {(1, 6): {"one": torch.eye(16)[:, :1]}}, draws=2)[1, 6]]
+    ['none', 'one', 'full']
+    """
     pairing = pair_keys(collected, seed=seed) if pairing is None else pairing
     effects = {}
     for layer in sorted({head[0] for head in bases}):
@@ -89,6 +104,25 @@ def query_effects(
     """What the query's coordinates do: replaced by those of another sample's query, its donor (a collected slot).
 
     All logits of the row change, so attention is told between the two keys alone, where it is exact: orig + target = 1.
+
+    Args:
+        collected: Samples that made no feature.
+        head: Layer and head.
+        bases: Query bases by name, as `query_bases` returns them.
+        donors: The slot whose query replaces each one of the pairing.
+        pairing: The samples, and the two keys of each.
+        draws: Random subspaces of the same rank beside each basis; 0: none.
+        seed: Seed of random subspaces.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, order_contrast, pair_keys
+    >>> model = keyhole.load()
+    >>> seen = collect(model, order_contrast(model, 20, n_boxes=3))
+    >>> pairing = pair_keys(seen)
+    >>> bases = {"one": torch.eye(16)[:, :1]}
+    >>> effects = query_effects(seen, (1, 6), bases, pairing.slots.flip(0), pairing=pairing, draws=2)
+    >>> [effect.name for effect in effects]
+    ['none', 'one', 'full']
     """
     collected.check_head(head)
     if len(donors) != len(pairing.slots):
@@ -113,12 +147,30 @@ def query_effects(
 
 
 def key_bases(features: Sequence[Feature]) -> dict[str, Float[Tensor, "d_head _"]]:
-    """Each feature's key basis by its name, and, of several, their orthonormalised union."""
+    """Each feature's key basis by its name, and, of several, their orthonormalised union.
+
+    Args:
+        features: Features of one head, each with a name of its own.
+
+    >>> axes = {"a": torch.eye(3)[:, :1], "b": torch.eye(3)[:, 1:2]}
+    >>> one, other = (Feature(name, (0, 0), axis, axis, torch.ones(1)) for name, axis in axes.items())
+    >>> {name: tuple(basis.shape) for name, basis in key_bases([one, other]).items()}
+    {'a': (3, 1), 'b': (3, 1), 'both': (3, 2)}
+    """
     return _bases([(feature.name, feature.V) for feature in features])
 
 
 def query_bases(features: Sequence[Feature]) -> dict[str, Float[Tensor, "d_head _"]]:
-    """Each feature's query basis by its name, and, of several, their orthonormalised union."""
+    """Each feature's query basis by its name, and, of several, their orthonormalised union.
+
+    Args:
+        features: Features of one head, each with a name of its own.
+
+    >>> axes = {"a": torch.eye(3)[:, :1], "b": torch.eye(3)[:, 1:2]}
+    >>> one, other = (Feature(name, (0, 0), axis, axis, torch.ones(1)) for name, axis in axes.items())
+    >>> {name: tuple(basis.shape) for name, basis in query_bases([one, other]).items()}
+    {'a': (3, 1), 'b': (3, 1), 'both': (3, 2)}
+    """
     return _bases([(feature.name, feature.U) for feature in features])
 
 
@@ -181,7 +233,24 @@ def answer_effects(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AnswerEffects:
-    """Run edited copies of some samples' prompts: each head alone, and all of them at once."""
+    """Run edited copies of some samples' prompts: each head alone, and all of them at once.
+
+    Args:
+        collected: Samples that made no feature.
+        bases: Of each head, key bases by name, as `key_bases` returns them.
+        half: The half of the samples that is taken, 0 or 1. Default: both.
+        samples: Prompts that are run at most.
+        draws: Random subspaces beside each basis.
+        seed: Seed of the pairs of keys and of random subspaces.
+        progress: Called with how many prompts are done, and of how many.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, order_contrast
+    >>> model = keyhole.load()
+    >>> seen = collect(model, order_contrast(model, 20, n_boxes=3))
+    >>> answer_effects(seen, {(1, 6): {"one": torch.eye(16)[:, :1]}}, samples=2, draws=1).samples
+    2
+    """
     names = _names(collected, bases)
     d_head = collected.model.dims.d_head
     pairing = pair_keys(collected, half=half, orig="first", seed=seed).first(samples)

@@ -136,9 +136,13 @@ def survey(
 ) -> Survey:
     """Find the directions on which every head matches queries to keys, in one pass over any prompts.
 
-    `prompts` are texts or token ids, with a beginning-of-sequence token according to `bos`. `progress` is called with
-    the number of prompts done and their total. Fields of `SurveySettings` may be given as keywords: `view`, `centre`,
-    `energy`, `batch` and `seed`.
+    Args:
+        model: The model whose heads are surveyed.
+        prompts: Any texts, or token ids.
+        bos: Whether a beginning-of-sequence token is put first. Default: as the model has it.
+        settings: How. Default: those of `SurveySettings`.
+        progress: Called with the number of prompts done, and their total.
+        **options: Fields of `SurveySettings`: `view`, `centre`, `energy`, `batch`, `seed`.
 
     >>> import keyhole
     >>> from keyhole.tasks import filler

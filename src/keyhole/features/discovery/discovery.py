@@ -70,9 +70,14 @@ def discover(
 ) -> Discovery:
     """Find the features that a head matches on: independent sources of queries and keys, paired and scored.
 
-    `samples` come from `samples_of`. Everything is fitted on a random half of their groups; shares of the gap and
-    dependences between features are those of the other half. Fields of `DiscoverySettings` may be given as keywords:
-    `rank`, `energy`, `centre`, `nonlinearity`, `refits`, `permutations` and `seed`.
+    Everything is fitted on a random half of their groups; shares of the gap and
+    dependences between features are those of the other half.
+
+    Args:
+        samples: Queries of one head, as `samples_of` returns them.
+        settings: How sources are found. Default: those of `DiscoverySettings`.
+        **options: Fields of `DiscoverySettings`: `rank`, `energy`, `centre`, `nonlinearity`, `refits`,
+            `permutations`, `seed`.
 
     >>> stream = torch.Generator().manual_seed(0)
     >>> bits = torch.randint(0, 2, (400, 2, 3), generator=stream) * 2.0 - 1  # of a query and of one of its keys

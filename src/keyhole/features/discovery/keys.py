@@ -166,9 +166,16 @@ def samples_of(
 ) -> Samples:
     """Samples from plain tensors: what each query attends to, and what it leaves.
 
-    `attention` is normalised over the `visible` keys (default: all). Queries with fewer than two visible keys, or
-    without attention to these, have no contrast and are left out. Samples of one of the `groups` stay on one side of
-    the split; by default each is a group. `scaling` of scores is 1 / sqrt(d_head) unless given.
+    Queries with fewer than two visible keys, or
+    without attention to these, have no contrast and are left out.
+
+    Args:
+        q: A query per sample.
+        keys: The keys that each could attend to.
+        attention: Its weights, which are normalised over the visible keys.
+        visible: Which keys are visible. Default: all.
+        groups: Samples of one group stay on one side of the split. Default: each is a group.
+        scaling: Of scores. Default: 1 / sqrt(d_head).
 
     >>> q, keys = torch.eye(2), torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]).expand(2, -1, -1)
     >>> samples_of(q, keys, torch.tensor([[1.0, 0.0], [0.0, 1.0]])).attended.tolist()

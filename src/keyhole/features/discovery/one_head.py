@@ -114,8 +114,15 @@ def head_features(
 ) -> HeadFeatures:
     """Find the features that one head matches on, and the `show` token pairs on which each acts most.
 
-    `prompts` are texts or token ids, with a beginning-of-sequence token according to `bos`; `view` says how attention
-    is read. Other keywords are fields of `DiscoverySettings`, such as `rank`.
+    Args:
+        model: The model of the head.
+        prompts: Texts or token ids.
+        head: Layer and head.
+        view: How attention is read. Default: `View()`.
+        bos: Whether a beginning-of-sequence token stands first. Default: as the model has it.
+        show: Token pairs that are kept of each feature.
+        progress: Called with how many prompts are done, and of how many.
+        **options: Fields of `DiscoverySettings`, such as `rank`.
 
     >>> import keyhole
     >>> from keyhole.tasks import filler

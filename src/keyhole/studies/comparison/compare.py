@@ -1,24 +1,24 @@
-"""How do two circuits, families or stores differ? What they share, what their heads are told, and what acts where."""
+"""How do two circuits, families or stores differ? In their terms, in what heads receive, and in what their edges do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keyhole.brief import brief
 from keyhole.circuits.records import Parameters
 from keyhole.errors import KeyholeError
-from keyhole.intervene.removal import CutMode
 from keyhole.models.organism import source_named
 from keyhole.progress import Stage, quiet
 from keyhole.report import Report, Reported
+from keyhole.settings.fields import chosen
 from keyhole.store.model import model_of
 from keyhole.studies.comparison.exclusive import Exclusive, remove_exclusive
 from keyhole.studies.comparison.operands import MOST, Comparable, Operand, TermComparison, compare_terms, operand
-from keyhole.studies.comparison.score import THRESHOLD, THRESHOLDS, Against, score
+from keyhole.studies.comparison.score import THRESHOLDS, Against, score
 from keyhole.studies.comparison.signals import Member, SignalComparison, compare_signals
 from keyhole.studies.comparison.unified import Published, Unified
-from keyhole.studies.families.distances import Granularity
+from keyhole.studies.settings import CompareOptions, CompareSettings, Granularity
 
 if TYPE_CHECKING:
     from keyhole.models.load import Source
@@ -45,12 +45,12 @@ class Comparison(Reported):
     exclusive: Exclusive | None = None  # edges that one side has alone, removed in both
     reference: Published | None = None
     published: tuple[Against, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be told, and why
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
 
     __repr__ = brief
 
     def report(self, top: int = 15) -> Report:
-        """What both sides are, share and do; `top`: terms that differ most, at each granularity."""
+        """What both sides are, share and do; `top`: how many terms are shown at each granularity."""
         from keyhole.studies.comparison.report import report
 
         return report(self, top)
@@ -67,73 +67,97 @@ def compare(
     b: Comparable,
     *,
     model: "Model | Source | None" = None,
-    members: int = 40,
-    threshold: float = THRESHOLD,
-    mode: CutMode = "local",
-    draws: int = 3,
-    seed: int = 0,
+    settings: CompareSettings | None = None,
     stage: Stage = quiet,
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
-    """Compare stores, families, selections, circuits or published circuits (see `keyhole.studies.comparison.operands`).
+    """What do two circuits, families or stores share, and do their heads do the same?
 
-    Signals and removals need the model, and `members` prompts of each side; the model is that of the store if none is
-    given. `members=0` does without. Terms are held against each other from this share of circuits on (`threshold`).
+    Args:
+        a: A store or a part of it, a circuit, or a published circuit; a text such as "ioi.store[order=ABBA]",
+            "ioi.store:1" (a family), "ioi.store#129" (a prompt), "mary.json" or "published:gpt2-ioi".
+        b: What it is compared with, given in the same way.
+        model: The model, for signals and removals. Default: the one that the store or circuit names.
+        settings: How both are compared: a `keyhole.studies.settings.CompareSettings`, whose fields are the choices
+            below.
+        stage: Opens a part of the work by its name, and gives what its progress is reported to.
+        **options: Choices by name; with a record they change it:
+            - `members`: How many prompts of each side are run for signals and removals. 0: only sets are compared.
+            - `threshold`: The share of circuits that must have a term for it to count.
+            - `mode`: What is computed anew after an edge is removed.
+            - `draws`: How many random controls each prompt has.
+            - `seed`: Seed of prompts and controls.
+
+    Returns:
+        What could be compared, and notes on what could not; `print` shows the report.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> result = keyhole.compare(run.trace("Mary", through="heads"), run.trace("Mary", method="svt"), members=0)
+    >>> result.terms[0].granularity, 0 < result.terms[0].likeness < 1
+    ('heads', True)
     """
-    if members < 0:
-        raise KeyholeError(f"members is how many prompts of each side are run: {members} cannot be.")
+    settings = chosen(settings, CompareSettings, options)
+    threshold, seed = settings.threshold, settings.seed
     known: dict[Path, Families] = {}
-    mine, its = operand(a, known), operand(b, known)
-    if mine.reference is not None or its.reference is not None:
-        return _against_published(mine, its, threshold, seed)
-    terms = tuple(compare_terms(mine.sets(one), its.sets(one), threshold=threshold) for one in GRANULARITIES)
-    notes = _remarks(mine, its)
-    told: dict[str, Any] = {"a": mine.label, "b": its.label, "circuits": terms[0].circuits, "terms": terms}
-    if not _same_model(mine, its):
-        notes.append("the models differ: what 3.1 does in one says nothing of 3.1 in the other, nor do shared names")
-        return Comparison(**told, notes=tuple(notes))
-    pair = (mine.representative(), its.representative())
-    told["representatives"] = (pair[0].prompt, pair[1].prompt)
-    methods = [one.circuit.parameters.method for one in pair]
-    if len({one.circuit.parameters.basis for one in pair}) > 1:
-        told["terms"] = tuple(one for one in terms if one.granularity != "channels")
+    first, second = operand(a, known), operand(b, known)
+    if first.reference is not None or second.reference is not None:
+        return _against_published(first, second, threshold, seed)
+    terms = tuple(
+        compare_terms(first.sets(granularity), second.sets(granularity), threshold=threshold)
+        for granularity in GRANULARITIES
+    )
+    notes = _remarks(first, second)
+    fields: dict[str, Any] = {"a": first.label, "b": second.label, "circuits": terms[0].circuits, "terms": terms}
+    if not _same_model(first, second):
+        notes.append("the models differ: head 3.1 of one has nothing to do with head 3.1 of the other")
+        return Comparison(**fields, notes=tuple(notes))
+    pair = (first.representative(), second.representative())
+    fields["representatives"] = (pair[0].prompt, pair[1].prompt)
+    methods = [member.circuit.parameters.method for member in pair]
+    if len({member.circuit.parameters.basis for member in pair}) > 1:
+        fields["terms"] = tuple(comparison for comparison in terms if comparison.granularity != "channels")
         bases = f"traced with {methods[0]} and with {methods[1]}, which number channels in other bases"
-        return Comparison(**told, notes=(*notes, f"{bases}: signals and removals are not compared"))
-    if members == 0:
-        return Comparison(**told, notes=(*notes, _SETS_ONLY))
+        return Comparison(**fields, notes=(*notes, f"{bases}: signals and removals are not compared"))
+    if settings.members == 0:
+        return Comparison(**fields, notes=(*notes, _SETS_ONLY))
     try:
-        run_by = _model(mine, its, model)
+        run_by = _model(first, second, model)
     except KeyholeError as error:
         if model is not None:
             raise
-        return Comparison(**told, notes=(*notes, f"signals and removals are not compared: {error}"))
-    families = _families(mine, its, (pair[0].prompt, pair[1].prompt), members, seed)
+        return Comparison(**fields, notes=(*notes, f"signals and removals are not compared: {error}"))
+    families = _families(first, second, (pair[0].prompt, pair[1].prompt), settings.members, seed)
     with stage("Comparing signals") as progress:
-        told["signals"] = compare_signals(pair, families, run_by, progress=progress)
-    notes += _signal_remarks(told["signals"])
+        fields["signals"] = compare_signals(pair, families, run_by, progress=progress)
+    notes += _signal_remarks(fields["signals"])
     if reason := _cannot_remove(pair, families):
-        return Comparison(**told, notes=(*notes, f"edges of one side alone are not removed: {reason}"))
+        return Comparison(**fields, notes=(*notes, f"edges of one side alone are not removed: {reason}"))
     with stage("Removing edges") as progress:
-        removed = remove_exclusive(pair, families, run_by, mode=mode, draws=draws, seed=seed, progress=progress)
-    return Comparison(**told, exclusive=removed, notes=tuple(notes))
+        removed = remove_exclusive(
+            pair, families, run_by, mode=settings.mode, draws=settings.draws, seed=seed, progress=progress
+        )
+    return Comparison(**fields, exclusive=removed, notes=tuple(notes))
 
 
 def _families(
-    mine: Operand, its: Operand, representatives: tuple[int | None, int | None], n: int, seed: int
+    first: Operand, second: Operand, representatives: tuple[int | None, int | None], n: int, seed: int
 ) -> tuple[list[Member], list[Member]]:
-    """Other prompts of both sides: neither representative is among those of its own store."""
-    one = mine.store is not None and its.store is not None and _one_store(mine, its)
-    left = [representatives, representatives] if one else [representatives[:1], representatives[1:]]
-    return mine.members(n, seed=seed, but=left[0]), its.members(n, seed=seed + 1, but=left[1])
+    """Other prompts of both sides, without the representatives."""
+    same_store = first.store is not None and second.store is not None and _one_store(first, second)
+    left_out = [representatives, representatives] if same_store else [representatives[:1], representatives[1:]]
+    return first.members(n, seed=seed, but=left_out[0]), second.members(n, seed=seed + 1, but=left_out[1])
 
 
-def _against_published(mine: Operand, its: Operand, threshold: float, seed: int) -> Comparison:
-    """Circuits against a published one; whichever side it was given on, it is the reference."""
-    if mine.reference is not None and its.reference is not None:
-        raise KeyholeError("two published circuits have nothing of ours in them: give a store or a circuit for one.")
-    ours, reference = (mine, its.reference) if its.reference is not None else (its, mine.reference)
+def _against_published(first: Operand, second: Operand, threshold: float, seed: int) -> Comparison:
+    """Circuits against a published one, which is the reference on either side."""
+    if first.reference is not None and second.reference is not None:
+        raise KeyholeError("both sides are published circuits: give a store or a circuit for one of them.")
+    ours, reference = (first, second.reference) if second.reference is not None else (second, first.reference)
     assert reference is not None
     unified: Unified = ours.unified()
-    _require_fit(unified, reference)
+    sizes = None if ours.circuit is None else ours.circuit.circuit.sizes
+    _require_fit(unified, reference, None if sizes is None else (sizes.layers, sizes.heads))
     thresholds = sorted({*THRESHOLDS, threshold}) if unified.circuits > 1 else [0.0]
     notes = [reference.note] if reference.note else []
     if not _is_its_model(ours, reference):
@@ -145,9 +169,9 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
         task = ours.store.manifest.task["name"]
         notes.append(f"the published circuit is for the task {reference.task}, and these prompts are of {task}")
     return Comparison(
-        a=mine.label,
-        b=its.label,
-        circuits=(unified.circuits, 1) if ours is mine else (1, unified.circuits),
+        a=first.label,
+        b=second.label,
+        circuits=(unified.circuits, 1) if ours is first else (1, unified.circuits),
         reference=reference,
         published=score(unified, reference, thresholds=thresholds, seed=seed),
         notes=tuple(notes),
@@ -155,10 +179,9 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
 
 
 def _is_its_model(ours: Operand, reference: Published) -> bool:
-    """Are these circuits of the model that the published one is of? Refuses what certainly is another model.
+    """Are these circuits of the published circuit's model? Circuits that certainly are of another model are refused.
 
-    Head 9.6 of one model has nothing to do with head 9.6 of another. A folder or file may hold the model under any
-    name.
+    A folder or file may hold the model under any name; then the architecture decides.
     """
     name, family = str(ours.model.get("name")), ours.model.get("family")
     short = name.rsplit("/", 1)[-1]
@@ -174,9 +197,14 @@ def _is_its_model(ours: Operand, reference: Published) -> bool:
     return False
 
 
-def _require_fit(unified: Unified, reference: Published) -> None:
-    """Refuse a circuit of a smaller model, where the reference does not tell by its name."""
+def _require_fit(unified: Unified, reference: Published, shape: tuple[int, int] | None) -> None:
+    """Refuse a circuit of another model, where the reference does not name its own: by sizes, or by who is named."""
     layers, heads = reference.shape
+    if shape is not None and shape != reference.shape and not reference.model:
+        raise KeyholeError(
+            f"{reference.name} is of a model of {layers} layers and {heads} heads, and this circuit is of another "
+            f"model, of {shape[0]} layers and {shape[1]} heads."
+        )
     beyond = [end for end in unified.named if (end.layer or 0) >= layers or (end.head or 0) >= heads]
     if beyond and not reference.model:
         last = max(beyond, key=lambda component: (component.kind, component.key))
@@ -187,19 +215,21 @@ def _require_fit(unified: Unified, reference: Published) -> None:
         )
 
 
-def _remarks(mine: Operand, its: Operand) -> list[str]:
-    """What a reader should know before all numbers."""
+def _remarks(first: Operand, second: Operand) -> list[str]:
+    """What a reader should know before the numbers."""
     notes = [
-        f"the representative of {one.label} is that of {MOST:,} of its circuits" for one in (mine, its) if one.sampled
+        f"the representative of {side.label} is that of {MOST:,} of its circuits"
+        for side in (first, second)
+        if side.sampled
     ]
-    if mine.store is not None and its.store is not None:
-        tasks = [str(one.manifest.task.get("name")) for one in (mine.store, its.store)]
+    if first.store is not None and second.store is not None:
+        tasks = [str(store.manifest.task.get("name")) for store in (first.store, second.store)]
         if tasks[0] != tasks[1]:
             notes.append(f"the prompts are of other tasks: {tasks[0]} and {tasks[1]}")
-        both = set(mine.prompts) & set(its.prompts) if _one_store(mine, its) else set()
+        both = set(first.prompts) & set(second.prompts) if _one_store(first, second) else set()
         if both:
             notes.append(f"{len(both)} prompts are on both sides, which makes them more alike")
-    sides = [_answer(one) for one in (mine, its)]
+    sides = [_answer(side) for side in (first, second)]
     if sides[0].against_ids and not sides[1].against_ids:
         notes.append(_unlike(*sides))
     elif sides[1].against_ids and not sides[0].against_ids:
@@ -207,17 +237,17 @@ def _remarks(mine: Operand, its: Operand) -> list[str]:
     return notes
 
 
-def _answer(one: Operand) -> Parameters:
-    """What its circuits, or the first of a store's, were traced for."""
-    if one.circuit is not None:
-        return one.circuit.circuit.parameters
-    assert one.store is not None
-    return one.store.circuit(one.prompts[0]).parameters
+def _answer(side: Operand) -> Parameters:
+    """The parameters of its circuit, or of a store's first."""
+    if side.circuit is not None:
+        return side.circuit.circuit.parameters
+    assert side.store is not None
+    return side.store.circuit(side.prompts[0]).parameters
 
 
 def _unlike(contrast: Parameters, plain: Parameters) -> str:
-    """A contrast beside an answer by itself: influence is a share of another quantity on each side."""
-    pair = " against ".join(_texts(one) for one in (contrast.target_text, contrast.against_text))
+    """One side explains a contrast and the other an answer alone: influence is a share of different quantities."""
+    pair = " against ".join(_texts(texts) for texts in (contrast.target_text, contrast.against_text))
     quantity = {"prob": "a log-probability", "linear": "a logit"}.get(plain.seeds)
     other = f"{_texts(plain.target_text)} alone, {quantity}" if quantity else "what a direction reads"
     return (
@@ -237,7 +267,7 @@ def _signal_remarks(signals: SignalComparison) -> list[str]:
     if not signals.rows:
         notes.append("the representatives have no explained head at the same place: there is no signal to compare")
     elif all(row.verdict == "no floor" for row in signals.rows):
-        notes.append("no head fires in enough pairs of prompts of both sides: cosines have no floor beside them")
+        notes.append("no head fires in enough pairs of prompts of both sides: cosines cannot be compared with a floor")
     return notes
 
 
@@ -245,31 +275,31 @@ def _cannot_remove(pair: tuple[Member, Member], families: tuple[Sequence[Member]
     """Why edges cannot be removed in both families, if so."""
     if not families[0] or not families[1]:
         return "one side is a single circuit, and has no other prompts"
-    if any(one.names is None for one in (*pair, *families[0], *families[1])):
+    if any(member.names is None for member in (*pair, *families[0], *families[1])):
         return "edges are placed in other prompts by roles, and some prompts have none"
-    if not all(one.circuit.parameters.target_ids for one in (*families[0], *families[1])):
+    if not all(member.circuit.parameters.target_ids for member in (*families[0], *families[1])):
         return "some circuits have no answer to measure by"
     return None
 
 
-def _same_model(mine: Operand, its: Operand) -> bool:
-    return mine.model.get("fingerprint") == its.model.get("fingerprint")
+def _same_model(first: Operand, second: Operand) -> bool:
+    return first.model.get("fingerprint") == second.model.get("fingerprint")
 
 
-def _one_store(mine: Operand, its: Operand) -> bool:
-    assert mine.store is not None and its.store is not None
-    return mine.store.path.resolve() == its.store.path.resolve()
+def _one_store(first: Operand, second: Operand) -> bool:
+    assert first.store is not None and second.store is not None
+    return first.store.path.resolve() == second.store.path.resolve()
 
 
-def _model(mine: Operand, its: Operand, given: "Model | Source | None") -> "Model":
+def _model(first: Operand, second: Operand, given: "Model | Source | None") -> "Model":
     """The model behind both sides: given, or that of a store, or loaded by the name in a circuit."""
     from keyhole.models.load import load
     from keyhole.models.model import Model
 
-    for one in (mine, its):
-        if one.store is not None:
-            return model_of(one.store, given)
+    for side in (first, second):
+        if side.store is not None:
+            return model_of(side.store, given)
     if isinstance(given, Model):
         return given
-    name = str(mine.model.get("name"))
+    name = str(first.model.get("name"))
     return load(source_named(name) if given is None else given)

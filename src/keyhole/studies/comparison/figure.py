@@ -1,4 +1,4 @@
-"""How do two families differ? Cosines of heads beside their floor, removals two by two, scores over thresholds."""
+"""How do two families differ? Pictures of cosines with their floor, of removals, and of scores over thresholds."""
 
 import math
 from collections.abc import Sequence
@@ -24,23 +24,23 @@ _WHAT: dict[What, tuple[str, str]] = {
 }
 
 
-def comparison_figure(found: Comparison) -> Figure:
-    """The richest picture there is: signals with their floor and removals beside them, or scores, or frequencies."""
-    if found.published:
-        return scores_figure(found)
-    if found.signals is not None and found.signals.rows:
-        return signals_figure(found)
-    return terms_figure(found)
+def comparison_figure(comparison: Comparison) -> Figure:
+    """The picture that shows most: signals and removals if they were measured, else scores or frequencies."""
+    if comparison.published:
+        return scores_figure(comparison)
+    if comparison.signals is not None and comparison.signals.rows:
+        return signals_figure(comparison)
+    return terms_figure(comparison)
 
 
-def signals_figure(found: Comparison) -> Figure:
+def signals_figure(comparison: Comparison) -> Figure:
     """Cosines dest and src of every head in both representatives, with the range of pairs within families as a band."""
-    assert found.signals is not None
-    places = sorted({row.place for row in found.signals.rows})[:_MOST]
-    rows = {(row.place, row.side): row for row in found.signals.rows}
-    wide = found.exclusive is not None
+    assert comparison.signals is not None
+    places = sorted({row.place for row in comparison.signals.rows})[:_MOST]
+    rows = {(row.place, row.side): row for row in comparison.signals.rows}
+    wide = comparison.exclusive is not None
     figure = blank(11.5 if wide else 8.0, max(3.0, 0.27 * len(places) + 2.0))
-    heading(figure, f"Same heads, same signals? a is {_short(found.a)}, b is {_short(found.b)}")
+    heading(figure, f"Same heads, same signals? a is {_short(comparison.a)}, b is {_short(comparison.b)}")
     axes = figure.subplots(1, 3 if wide else 2, squeeze=False)[0]
     for axis, side in zip(axes, SIDES, strict=False):
         _cosines(axis, [rows.get((place, side)) for place in places])
@@ -56,44 +56,51 @@ def signals_figure(found: Comparison) -> Figure:
             [], [], color=_ORANGE, marker="o", linestyle="none", markersize=5, label="less alike between than within"
         ),
     ]
-    if found.exclusive is not None:
-        _removals(axes[2], found.exclusive)
+    if comparison.exclusive is not None:
+        _removals(axes[2], comparison.exclusive)
         handles += [Patch(color=shade, label=name) for name, shade in _WHAT.values()]
     legend(figure, handles, columns=4 if wide else 2, beneath=True)  # more would not fit into the width
     return figure
 
 
-def removals_figure(found: Comparison) -> Figure:
-    """What the removal of each representative's own edges does to both families, beside controls."""
-    if found.exclusive is None:
+def removals_figure(comparison: Comparison) -> Figure:
+    """What removing each representative's exclusive edges does to both families, with controls."""
+    if comparison.exclusive is None:
         raise KeyholeError("no edges were removed in this comparison: there is nothing to draw.")
     figure = blank(9.0, 3.6)
     axis = figure.subplots()
-    _removals(axis, found.exclusive)
+    _removals(axis, comparison.exclusive)
     legend(figure, [Patch(color=shade, label=name) for name, shade in _WHAT.values()], columns=3, beneath=True)
     return figure
 
 
-def scores_figure(found: Comparison) -> Figure:
-    """Precision, recall and F1 against a published circuit over frequencies, beside random circuits."""
+def scores_figure(comparison: Comparison) -> Figure:
+    """Precision, recall and F1 against a published circuit over frequencies, with the F1 of random circuits."""
     figure = blank(6.5, 3.8)
     axis = figure.subplots()
-    at = [one.threshold for one in found.published]
+    at = [against.threshold for against in comparison.published]
     for name, shade in (("precision", BLUE), ("recall", RED), ("f1", INK)):
-        axis.plot(at, [getattr(one.score, name) for one in found.published], "o-", color=shade, markersize=4)
-    axis.plot(at, [one.random_f1 for one in found.published], "--", color=GREY)
+        axis.plot(
+            at, [getattr(against.score, name) for against in comparison.published], "o-", color=shade, markersize=4
+        )
+    axis.plot(at, [against.random_f1 for against in comparison.published], "--", color=GREY)
     axis.set_ylim(-0.02, 1.02)
-    tidy(axis, f"{_short(found.a)} and {_short(found.b)}", x="share of circuits that have a component", y="score")
+    tidy(
+        axis,
+        f"{_short(comparison.a)} and {_short(comparison.b)}",
+        x="share of circuits that have a component",
+        y="score",
+    )
     names = (("precision", BLUE, "-"), ("recall", RED, "-"), ("F1", INK, "-"), ("F1 of random circuits", GREY, "--"))
     legend(figure, [Line2D([], [], color=c, linestyle=s, label=n) for n, c, s in names], columns=4, beneath=True)
     return figure
 
 
-def terms_figure(found: Comparison) -> Figure:
+def terms_figure(comparison: Comparison) -> Figure:
     """Every term by its frequency on both sides, at each granularity."""
-    figure = blank(3.4 * len(found.terms) + 0.6, 3.7)
-    heading(figure, f"How often circuits have what: a is {_short(found.a)}, b is {_short(found.b)}")
-    for axis, terms in zip(figure.subplots(1, len(found.terms), squeeze=False)[0], found.terms, strict=True):
+    figure = blank(3.4 * len(comparison.terms) + 0.6, 3.7)
+    heading(figure, f"How often circuits have each term: a is {_short(comparison.a)}, b is {_short(comparison.b)}")
+    for axis, terms in zip(figure.subplots(1, len(comparison.terms), squeeze=False)[0], comparison.terms, strict=True):
         axis.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
         axis.scatter([row.a for row in terms.rows], [row.b for row in terms.rows], s=9, color=BLUE, alpha=0.4)
         axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
@@ -115,12 +122,12 @@ def _cosines(axis: Any, rows: Sequence[HeadRow | None]) -> None:
     axis.set_ylim(len(rows) - 0.4, -0.6)  # the lowest layer on top
 
 
-def _removals(axis: Any, found: Exclusive) -> None:
+def _removals(axis: Any, exclusive: Exclusive) -> None:
     """Groups of bars: whose edges, on whose prompts."""
     groups: list[tuple[Which, Which]] = [("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")]
     for at, (which, prompts) in enumerate(groups):
         for place, (what, (_, shade)) in enumerate(_WHAT.items()):
-            mean, low, high = found.cell(which, prompts, what).spread
+            mean, low, high = exclusive.cell(which, prompts, what).spread
             if math.isnan(mean):
                 continue
             y = at + 0.26 * (place - 1)

@@ -1,6 +1,4 @@
-"""What is compared, and in which terms?
-
-What can be compared? A store, a family or a selection of it, one circuit, or a published circuit, by a short text.
+"""What can be compared? A store, a family or a selection of it, one circuit, or a published circuit, by a short text.
 
 ioi.store                 all circuits of a store
 ioi.store:1               family 1 of `keyhole families ioi.store`
@@ -8,7 +6,9 @@ ioi.store[order=ABBA]     prompts with this label; several are parted by commas
 ioi.store#129             the circuit of prompt 129
 mary.json                 a circuit file
 eap.mib                   a circuit file of EAP-IG or MIB (.mib, or its .json)
-published:gpt2-ioi        a circuit that others found
+published:gpt2-ioi        a published circuit
+
+The second part counts terms: which ones both sides have, and how often.
 """
 
 import random
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from keyhole.studies.families.record import Families
 
 PREFIX = "published:"
-MOST = 5000  # circuits whose pairs are looked at for a representative
+MOST = 5000  # circuits among which a representative is looked for: a sample, where there are more
 _PARTS = re.compile(r"(?P<path>.+?)(?:\[(?P<where>[^\[\]]*)\]|:(?P<family>\d+)|#(?P<prompt>\d+))?")
 
 
@@ -108,17 +108,17 @@ def medoid_of(sets: Sets) -> int:
 Comparable = str | Path | Store | Circuit | Published | Operand
 
 
-def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Operand:
-    """What is meant by a text or a thing; families that were found before need not be found again."""
-    if isinstance(what, Operand):
-        return what
-    if isinstance(what, Published):
-        return Operand(PREFIX + what.name, reference=what)
-    if isinstance(what, Circuit):
-        return Operand("a circuit", circuit=Member.of(what))
-    if isinstance(what, Store):
-        return _whole(what, str(what.path))
-    text = str(what)
+def operand(given: Comparable, known: "dict[Path, Families] | None" = None) -> Operand:
+    """The side that a text or an object means; `known`: families of stores that need not be found again."""
+    if isinstance(given, Operand):
+        return given
+    if isinstance(given, Published):
+        return Operand(PREFIX + given.name, reference=given)
+    if isinstance(given, Circuit):
+        return Operand("a circuit", circuit=Member.of(given))
+    if isinstance(given, Store):
+        return _whole(given, str(given.path))
+    text = str(given)
     if text.startswith(PREFIX):
         return operand(published(text.removeprefix(PREFIX)))
     if is_folder(text):
@@ -143,15 +143,15 @@ def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
     names = {name: column for name in where for column in label_columns(store, {name: ""})}
     for name, column in names.items():
         if column == name and name not in store.dataset("prompts").schema.names:
-            told = ", ".join(store.manifest.labels) or "no labels at all"
-            raise KeyholeError(f"prompts of {store.path} have no label {name!r}: they have {told}.")
-    asked = {names[name]: value for name, value in where.items()}
-    found = _traced(store, asked)
-    if not found:
+            listed = ", ".join(store.manifest.labels) or "no labels at all"
+            raise KeyholeError(f"prompts of {store.path} have no label {name!r}: they have {listed}.")
+    conditions = {names[name]: value for name, value in where.items()}
+    prompts = _traced(store, conditions)
+    if not prompts:
         values = {name: _values(store, column) for name, column in names.items()}
-        told = "; ".join(f"{name} is one of {', '.join(some)}" for name, some in values.items())
-        raise KeyholeError(f"{label} selects no prompt with a circuit: {told}.")
-    return Operand(label, store, found)
+        listed = "; ".join(f"{name} is one of {', '.join(some)}" for name, some in values.items())
+        raise KeyholeError(f"{label} selects no prompt with a circuit: {listed}.")
+    return Operand(label, store, prompts)
 
 
 def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
@@ -185,20 +185,20 @@ def _family(store: Store, number: int, text: str, known: "dict[Path, Families]")
 
 
 def _conditions(text: str, whole: str) -> dict[str, str]:
-    found = {}
+    conditions = {}
     for piece in text.split(","):
         name, equals, value = (part.strip() for part in piece.partition("="))
         if not (name and equals and value):
             raise KeyholeError(f"{whole}: prompts are selected as in ioi.store[order=ABBA], not by {piece.strip()!r}.")
-        found[name] = value
-    return found
+        conditions[name] = value
+    return conditions
 
 
 def _whole(store: Store, label: str) -> Operand:
-    found = _traced(store, {})
-    if not found:
+    prompts = _traced(store, {})
+    if not prompts:
         raise KeyholeError(f"{store.path} has no circuits to compare: {store}.")
-    return Operand(label, store, found)
+    return Operand(label, store, prompts)
 
 
 def _traced(store: Store, where: Mapping[str, str]) -> tuple[int, ...]:
@@ -207,11 +207,11 @@ def _traced(store: Store, where: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _values(store: Store, column: str, most: int = 8) -> list[str]:
-    found = sorted({str(value) for value in store.table("prompts", columns=[column])[column].to_pylist()})
-    return [*found[:most], *(["..."] if len(found) > most else [])]
+    values = sorted({str(value) for value in store.table("prompts", columns=[column])[column].to_pylist()})
+    return [*values[:most], *(["..."] if len(values) > most else [])]
 
 
-# What do two sets of circuits share, and what has one alone? Terms with their frequencies in each.
+# Which terms do two sets of circuits share, how often, and which has one alone?
 
 FEWEST = 5  # circuits of a half
 
@@ -227,7 +227,7 @@ class TermRow:
 
 @dataclass(frozen=True)
 class Halves:
-    """Likeness of as many circuits on each side: random halves of one, and a half of each. Fewer are less alike."""
+    """The likeness of random halves of one side, and of a half of each: smaller sets are less alike, so sizes agree."""
 
     circuits: int
     within_a: float
@@ -245,7 +245,7 @@ class TermComparison:
     rows: tuple[TermRow, ...]  # every term that either has; the largest difference first
     score: Score  # a against b as the reference, of terms in at least this share of circuits
     likeness: float  # sum of the smaller frequencies over that of the larger: 1 where all are equal
-    halves: Halves | None  # what likeness is beside; None: there are too few circuits
+    halves: Halves | None  # to compare likeness with; None: there are too few circuits
 
     @property
     def only_a(self) -> tuple[TermRow, ...]:
@@ -271,31 +271,31 @@ def frequencies(sets: Sets) -> dict[Term, float]:
     return dict(zip(sets.terms, counts.tolist(), strict=True))
 
 
-def likeness(mine: Mapping[Term, float], its: Mapping[Term, float]) -> float:
-    """Sum of the smaller frequencies over that of the larger.
+def likeness(of_a: Mapping[Term, float], of_b: Mapping[Term, float]) -> float:
+    """The sum of the smaller frequencies over the sum of the larger.
 
     >>> from keyhole.circuits.records import Component
     >>> one, other = (Term(Component("head", 9, head)) for head in (6, 9))
     >>> likeness({one: 1.0, other: 0.5}, {one: 0.75})
     0.5
     """
-    every = list(dict.fromkeys([*mine, *its]))  # no set: its order, and with it rounding, differs from run to run
-    one, other = (np.array([own.get(term, 0.0) for term in every]) for own in (mine, its))
-    return float(in_common(one, other))
+    terms = list(dict.fromkeys([*of_a, *of_b]))  # no set: its order, and with it rounding, differs from run to run
+    first, second = (np.array([shares.get(term, 0.0) for term in terms]) for shares in (of_a, of_b))
+    return float(in_common(first, second))
 
 
 def halves(a: Sets, b: Sets, *, draws: int = 5, seed: int = 0) -> Halves | None:
-    """How alike are random halves of one side, beside halves of both? Means over draws."""
+    """How alike are random halves of one side, and how alike halves of both sides? Means over draws."""
     size = min(len(a.prompts), len(b.prompts)) // 2
     if size < FEWEST:
         return None
-    rng, found = np.random.default_rng(seed), []
+    rng, values = np.random.default_rng(seed), []
     for _ in range(draws):
-        mine, its = (rng.permutation(len(one.prompts))[: 2 * size] for one in (a, b))
-        first, second = (_some(a, rows) for rows in (mine[:size], mine[size:]))
-        third, fourth = (_some(b, rows) for rows in (its[:size], its[size:]))
-        found.append((likeness(first, second), likeness(third, fourth), likeness(first, third)))
-    return Halves(size, *(float(value) for value in np.mean(found, axis=0)))
+        from_a, from_b = (rng.permutation(len(sets.prompts))[: 2 * size] for sets in (a, b))
+        first, second = (_some(a, rows) for rows in (from_a[:size], from_a[size:]))
+        third, fourth = (_some(b, rows) for rows in (from_b[:size], from_b[size:]))
+        values.append((likeness(first, second), likeness(third, fourth), likeness(first, third)))
+    return Halves(size, *(float(value) for value in np.mean(values, axis=0)))
 
 
 def _some(sets: Sets, rows: Int[np.ndarray, "rows"]) -> dict[Term, float]:
@@ -303,20 +303,20 @@ def _some(sets: Sets, rows: Int[np.ndarray, "rows"]) -> dict[Term, float]:
 
 
 def compare_terms(a: Sets, b: Sets, *, threshold: float) -> TermComparison:
-    """Which terms do circuits of both have, how often, and which those of one alone?"""
+    """The terms of two sets of circuits at one granularity, with their frequencies."""
     if a.granularity != b.granularity:
         raise KeyholeError(f"{a.granularity} and {b.granularity} are other things, and cannot be compared.")
-    mine, its = frequencies(a), frequencies(b)
-    every = list(dict.fromkeys([*mine, *its]))
-    rows = [TermRow(term, mine.get(term, 0.0), its.get(term, 0.0)) for term in every]
+    of_a, of_b = frequencies(a), frequencies(b)
+    terms = list(dict.fromkeys([*of_a, *of_b]))
+    rows = [TermRow(term, of_a.get(term, 0.0), of_b.get(term, 0.0)) for term in terms]
     rows = sorted((row for row in rows if row.a or row.b), key=lambda row: (-abs(row.a - row.b), repr(row.term)))
-    often = [{term for term, share in one.items() if share and share >= threshold} for one in (mine, its)]
+    often = [{term for term, share in shares.items() if share and share >= threshold} for shares in (of_a, of_b)]
     return TermComparison(
         granularity=a.granularity,
         circuits=(len(a.prompts), len(b.prompts)),
         threshold=threshold,
         rows=tuple(rows),
         score=overlap(often[0], often[1]),
-        likeness=likeness(mine, its),
+        likeness=likeness(of_a, of_b),
         halves=halves(a, b),
     )

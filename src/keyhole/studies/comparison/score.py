@@ -1,7 +1,4 @@
-"""Precision, recall and F1 against a published circuit, and pruning by what edges do to the answer.
-
-How much of one circuit is in another? Precision, recall and F1, over components or over any other terms.
-"""
+"""How much of a published circuit is in ours? Precision, recall and F1; and pruning by what edges do to the answer."""
 
 import random
 from collections.abc import Hashable, Sequence, Set
@@ -12,25 +9,24 @@ from typing import TYPE_CHECKING
 from keyhole.circuits.exports import MibEdge
 from keyhole.circuits.records import Component
 from keyhole.errors import KeyholeError
-from keyhole.intervene.cuts import distinct_edges, edge_cut, metric_of, run_of
+from keyhole.intervene.cuts import edge_cut, metric_of, run_of
 from keyhole.intervene.removal import Cut, CutMode, intervene
 from keyhole.progress import Progress, silent
 from keyhole.stats import Interval, interval
-from keyhole.studies.comparison.exclusive import WRITERS
+from keyhole.studies.comparison.exclusive import signal_edges
 from keyhole.studies.comparison.signals import Member
-from keyhole.studies.comparison.unified import Link, Published, Unified, part, prune
+from keyhole.studies.comparison.unified import Link, Published, Unified, part, prune, term_of
 from keyhole.studies.families.sets import Term
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-THRESHOLD = 0.1  # share of prompts; the published comparison of ACC's circuits used 0.2
 THRESHOLDS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
 class Score:
-    """How many were found, how many are in the reference, and how many are both."""
+    """How many elements were found, how many the reference has (`there`), and how many are in both."""
 
     found: int
     there: int
@@ -58,25 +54,25 @@ class Score:
 
 @dataclass(frozen=True)
 class Against:
-    """A unified circuit at one threshold against a published one, beside random circuits that are as large."""
+    """A unified circuit at one threshold against a published one, compared with random circuits of the same size."""
 
     threshold: float
     score: Score
-    classes: tuple[tuple[str, Score], ...]  # recall alone means something here: what is of other classes is no error
+    classes: tuple[tuple[str, Score], ...]  # their recall alone means something: other classes are no errors
     missed: tuple[Component, ...]
     random_f1: float  # mean F1 of random circuits of as many components
     edges: Score | None = None  # the same edge by edge, where the reference knows them
     random_edges_f1: float = 0.0  # expected of as many random edges
 
 
-def overlap(found: Set[Hashable], there: Set[Hashable]) -> Score:
+def overlap(ours: Set[Hashable], reference: Set[Hashable]) -> Score:
     """Two sets against each other.
 
     >>> score = overlap({"9.9", "9.6"}, {"9.9", "10.0", "10.7", "11.10"})
     >>> score.precision, score.recall
     (0.5, 0.25)
     """
-    return Score(len(found), len(there), len(found & there))
+    return Score(len(ours), len(reference), len(ours & reference))
 
 
 def score(
@@ -87,37 +83,37 @@ def score(
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[Against, ...]:
-    """A unified circuit, pruned by frequency, against a published one: over thresholds.
+    """A unified circuit, pruned at each threshold of frequency, against a published one.
 
-    Only kinds that the published study could have named count: biases and embeddings never, MLPs where it looked at
-    them. Random circuits have as many components, drawn from all of these kinds in the model.
+    Only kinds that the published study could have named are scored: never biases and embeddings, and MLPs only if it
+    looked at them. Random circuits have as many components, drawn from all components of these kinds.
     """
-    there, pool = reference.components, list(reference.universe)
-    if not there:
+    components, pool = reference.components, list(reference.universe)
+    if not components:
         raise KeyholeError(f"{reference.name} has no components, and cannot be compared with.")
     generator = random.Random(seed)
-    found = []
+    results = []
     for threshold in thresholds:
         pruned = prune(unified, threshold)
         ours = frozenset(component for component in pruned.named if component.kind in reference.kinds)
         size = min(len(ours), len(pool))
-        chance = mean(overlap(set(generator.sample(pool, size)), there).f1 for _ in range(draws)) if draws else 0.0
-        classes = tuple((name, overlap(ours & own, own)) for name, own in reference.classes.items())
-        missed = tuple(sorted(there - ours, key=lambda component: component.key))
+        chance = mean(overlap(set(generator.sample(pool, size)), components).f1 for _ in range(draws)) if draws else 0.0
+        classes = tuple((name, overlap(ours & members, members)) for name, members in reference.classes.items())
+        missed = tuple(sorted(components - ours, key=lambda component: component.key))
         edges = _edges(pruned, reference)
-        found.append(Against(threshold, overlap(ours, there), classes, missed, chance, *edges))
-    return tuple(found)
+        results.append(Against(threshold, overlap(ours, components), classes, missed, chance, *edges))
+    return tuple(results)
 
 
 def _edges(pruned: Unified, reference: Published) -> tuple[Score | None, float]:
-    """Edges against edges, and what as many random ones are expected to score."""
+    """The score of edges against edges, and the expected F1 of as many random ones."""
     if not reference.edges:
         return None, 0.0
     named = {*reference.kinds, "target"}
     ours = {edge for edge in map(_edge, pruned.edges) if {edge.source.kind, edge.target.kind} <= named}
-    told = overlap(ours, reference.edges)
-    hits = told.found * told.there / reference.possible_edges
-    return told, 2 * hits / (told.found + told.there)
+    edge_score = overlap(ours, reference.edges)
+    hits = edge_score.found * edge_score.there / reference.possible_edges
+    return edge_score, 2 * hits / (edge_score.found + edge_score.there)
 
 
 def _edge(link: Link) -> MibEdge:
@@ -128,9 +124,9 @@ def _edge(link: Link) -> MibEdge:
 
 # Which edges of a unified circuit matter? Each is removed in every prompt that has it, and the answer is measured.
 #
-# An edge here has no tokens: where a prompt has it at several places, all of these are removed at once, from one head
-# alone (`local`). Pruning keeps edges into the answer, edges that are no signals (into MLPs and values: they cannot
-# be removed this way), and signals that enough prompts have and whose mean effect is large enough.
+# An edge here has no tokens: where a prompt has it at several places, all are removed at once, from one head alone
+# (`local`). Pruning drops signals that few prompts have or whose mean effect is small. Other edges stay: those into the
+# answer, and those into MLPs and values, which cannot be removed this way.
 
 PROMPTS = 15  # that must have an edge, as published (30 for GPT-2's indirect objects)
 
@@ -156,28 +152,24 @@ def edge_effects(
     progress: Progress | None = None,
 ) -> tuple[EdgeEffect, ...]:
     """The effect of every signal, without its tokens, over prompts; the largest first."""
-    tell, found = progress or silent, dict[Term, list[float]]()
-    for done, one in enumerate(members):
-        circuit, cuts = one.circuit, dict[Term, list[Cut]]()
-        signals = (edge for edge in circuit.edges if edge.side in ("dest", "src"))
-        for edge in distinct_edges(circuit, signals):
-            source, into = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
-            if source.kind in WRITERS:
-                ends = [Component.of(node) for node in (source, into)]
-                cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
+    tell, by_term = progress or silent, dict[Term, list[float]]()
+    for done, member in enumerate(members):
+        circuit, cuts = member.circuit, dict[Term, list[Cut]]()
+        for edge in signal_edges(circuit):
+            cuts.setdefault(term_of(circuit, edge), []).append(edge_cut(circuit, edge))
         outcomes = intervene(run_of(circuit, model), list(cuts.values()), metric_of(circuit), mode=mode)
         for term, outcome in zip(cuts, outcomes, strict=True):
-            found.setdefault(term, []).append(outcome.metric_after - outcome.metric_before)
+            by_term.setdefault(term, []).append(outcome.metric_after - outcome.metric_before)
         tell(done + 1, len(members))
-    effects = [EdgeEffect(term, tuple(changes)) for term, changes in found.items()]
-    return tuple(sorted(effects, key=lambda one: -abs(one.spread[0])))
+    effects = [EdgeEffect(term, tuple(changes)) for term, changes in by_term.items()]
+    return tuple(sorted(effects, key=lambda effect: -abs(effect.spread[0])))
 
 
 def prune_by_effect(
     unified: Unified, effects: Sequence[EdgeEffect], threshold: float, *, least: int = PROMPTS
 ) -> Unified:
-    """What is left when signals go whose mean effect is smaller than this, or that few prompts have."""
+    """A unified circuit without the signals whose mean effect is below a threshold, or that few prompts have."""
     if threshold < 0:
         raise KeyholeError(f"an effect is at least 0 in size: {threshold} asks for everything.")
-    kept = {one.term for one in effects if len(one.changes) >= least and abs(one.spread[0]) >= threshold}
+    kept = {effect.term for effect in effects if len(effect.changes) >= least and abs(effect.spread[0]) >= threshold}
     return part(unified, lambda edge: edge.term.side not in ("dest", "src") or edge.term in kept)

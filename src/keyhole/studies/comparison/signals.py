@@ -1,7 +1,4 @@
-"""What do heads receive in two circuits, compared with pairs of other prompts?
-
-Which prompts speak for a family? Some, drawn by a seed, with their circuits and what their tokens are called.
-"""
+"""What do heads receive in two circuits? Cosines of their signals, compared with those of pairs of other prompts."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Member:
-    """One circuit, and what its tokens are called (None: its prompt has no roles)."""
+    """One circuit, and the roles of its tokens (None: its prompt has none)."""
 
     circuit: Circuit
     names: tuple[str, ...] | None = None
@@ -50,40 +47,42 @@ def member(store: "Store", prompt: int) -> Member:
 def draw(
     store: "Store", prompts: Sequence[int], n: int, *, seed: int = 0, but: Sequence[int | None] = ()
 ) -> list[Member]:
-    """At most n of these prompts, in an order of the seed's; some are left out."""
+    """At most n of these prompts, drawn by the seed; those in `but` are left out."""
     pool = sorted(set(prompts) - set(but))
     chosen = random.Random(seed).sample(pool, min(n, len(pool)))
-    asked = {outcome.index: outcome for outcome in store.outcomes({"prompt": sorted(chosen)})}
-    found = [asked[prompt] for prompt in chosen]
-    return [Member.of(one.circuit, one.example, one.index) for one in found if one.circuit is not None]
+    by_prompt = {outcome.index: outcome for outcome in store.outcomes({"prompt": sorted(chosen)})}
+    outcomes = [by_prompt[prompt] for prompt in chosen]
+    return [
+        Member.of(outcome.circuit, outcome.example, outcome.index)
+        for outcome in outcomes
+        if outcome.circuit is not None
+    ]
 
 
-# Do the same heads do the same? What tells a head where to attend, in two circuits, as cosines beside a noise floor.
+# Do the same heads do the same in two circuits? The signals that a head receives are compared by their cosine.
 #
-# Per firing of a head (layer 1 and up) the primary signals over its incoming dest edges are summed, and those over
-# its src edges, each to unit length. Decided here:
+# For each firing of a head (layer 1 and up) the signals of its dest edges are summed, and those of its src edges; each
+# sum has unit length. Three choices:
 #
-# - Firings are matched by their place: the roles of dest and src, with distances. Without roles, all firings of a
-# head
-#   are summed, which says less: a head that does one thing at two tokens may look as if it did two things.
-# - The head's own bias (an offset) is one of its signals, as in the published comparison. It is the same in all
-# prompts
+# - Firings are matched by their place: the roles of dest and src, with distances. Without roles, all firings of a head
+#   are summed, which shows less: a head that does one thing at two tokens may look as if it did two things.
+# - The head's own bias (an offset) is one of its signals, as in the published comparison. It is the same in all prompts
 #   and makes heads more alike, here and in the floor; `offsets=False` leaves it out.
-# - Vectors are those that the head compares (rotated), so with RoPE another distance is another vector; the floor, of
-#   prompts of various lengths, has that too.
+# - Vectors are those that the head compares, after rotation. So with RoPE another distance gives another vector; the
+#   floor has this effect too, since its prompts have various lengths.
 #
-# A floor is needed because two prompts of one family are not alike either. Its pairs are drawn within each family.
+# A floor is needed because signals differ between two prompts of one family, too. Its pairs are drawn within families.
 
 Verdict = Literal["as within", "less alike", "different", "unclear", "no floor"]
-QUANTILE = 0.05  # of pairs within a family: what is below is not noise
-LEAST = 3  # pairs of other prompts in each family, or there is no floor
+QUANTILE = 0.05  # of pairs within a family: cosines below it are not noise
+LEAST = 3  # pairs of other prompts in each family that a floor needs
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 Vector = Float[np.ndarray, "d_model"]
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A head and, where its prompt has roles, what the two tokens of its firing are called."""
+    """A head and, where its prompt has roles, those of the two tokens of its firing."""
 
     layer: int
     head: int
@@ -96,7 +95,7 @@ class Place:
 
 @dataclass(frozen=True, repr=False)
 class Aggregated:
-    """The summed signals of one circuit, of unit length, by place: what its heads are told on each side."""
+    """What the heads of one circuit receive on each side: their summed signals, of unit length, by place."""
 
     dest: Mapping[Place, Vector]
     src: Mapping[Place, Vector]
@@ -133,7 +132,7 @@ class SignalComparison:
 
 
 def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = True, offsets: bool = True) -> Aggregated:
-    """What each head of a circuit is told, summed over the edges into it."""
+    """What each head of a circuit receives, summed over the edges into it."""
     from keyhole.intervene.cuts import run_of
     from keyhole.store.store import signal_vectors
 
@@ -146,9 +145,9 @@ def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = Tr
         if source.kind == "offset" and not offsets:
             continue
         assert (edge.side == "dest" or edge.side == "src") and into.layer is not None and into.head is not None
-        told = (None, None) if names is None else (names[into.dest], names[into.src])
-        place, found = Place(into.layer, into.head, *told), sums[edge.side]
-        found[place] = found[place] + vector if place in found else vector.astype(np.float64)
+        tokens = (None, None) if names is None else (names[into.dest], names[into.src])
+        place, of_side = Place(into.layer, into.head, *tokens), sums[edge.side]
+        of_side[place] = of_side[place] + vector if place in of_side else vector.astype(np.float64)
     return Aggregated(_unit(sums["dest"]), _unit(sums["src"]))
 
 
@@ -160,32 +159,32 @@ def compare_signals(
     offsets: bool = True,
     progress: Progress | None = None,
 ) -> SignalComparison:
-    """Two representatives, beside pairs of other members of their families: is a cosine lower than noise makes it?"""
-    everyone = [*pair, *families[0], *families[1]]
-    roles = all(one.names is not None for one in everyone)
-    tell, found = progress or silent, []
-    for done, one in enumerate(everyone):
-        found.append(aggregated(one, model, roles=roles, offsets=offsets))
-        tell(done + 1, len(everyone))
+    """Are the signals of two representatives less alike than those of other pairs of prompts, head by head?"""
+    members = [*pair, *families[0], *families[1]]
+    roles = all(member.names is not None for member in members)
+    tell, summed = progress or silent, []
+    for done, member in enumerate(members):
+        summed.append(aggregated(member, model, roles=roles, offsets=offsets))
+        tell(done + 1, len(members))
     count = len(families[0])
-    return compare_aggregated((found[0], found[1]), (found[2 : 2 + count], found[2 + count :]), roles=roles)
+    return compare_aggregated((summed[0], summed[1]), (summed[2 : 2 + count], summed[2 + count :]), roles=roles)
 
 
 def compare_aggregated(
     pair: tuple[Aggregated, Aggregated], others: tuple[Sequence[Aggregated], Sequence[Aggregated]], *, roles: bool
 ) -> SignalComparison:
-    """The same of summed signals; `roles`: are their places called by roles?"""
+    """The same for signals that are summed already; `roles`: do their places have roles?"""
     a, b = pair
     rows = [
         head_row(place, side, (a, b), others)
         for side in SIDES
         for place in sorted(set(a.side(side)) & set(b.side(side)))
     ]
-    mine, its = ({*one.dest, *one.src} for one in (a, b))
+    places_a, places_b = ({*signals.dest, *signals.src} for signals in (a, b))
     return SignalComparison(
         tuple(rows),
-        tuple(sorted(mine - its)),
-        tuple(sorted(its - mine)),
+        tuple(sorted(places_a - places_b)),
+        tuple(sorted(places_b - places_a)),
         "roles" if roles else "heads",
         (len(others[0]), len(others[1])),
     )
@@ -199,13 +198,15 @@ def head_row(
 ) -> HeadRow:
     """One place: the cosine of the representatives, the floor, and pairs of other prompts; judged."""
     cosine = float(pair[0].side(side)[place] @ pair[1].side(side)[place])
-    mine, its = ([one.side(side)[place] for one in family if place in one.side(side)] for family in others)
-    apart = [list(zip(own[::2], own[1::2], strict=False)) for own in (mine, its)]
-    across = list(zip(mine, its, strict=False))
+    vectors_a, vectors_b = (
+        [signals.side(side)[place] for signals in family if place in signals.side(side)] for family in others
+    )
+    apart = [list(zip(vectors[::2], vectors[1::2], strict=False)) for vectors in (vectors_a, vectors_b)]
+    across = list(zip(vectors_a, vectors_b, strict=False))
     within, between = (_spread(apart[0]), _spread(apart[1])), _spread(across)
     floor = float("nan")
     if min(map(len, apart)) >= LEAST:
-        floor = min(_low(list(combinations(own, 2))) for own in (mine, its))
+        floor = min(_low(list(combinations(vectors, 2))) for vectors in (vectors_a, vectors_b))
     counts = (len(apart[0]), len(apart[1]), len(across))
     return HeadRow(place, side, cosine, floor, *within, between, counts, judge(cosine, floor, within, between))
 
@@ -213,10 +214,11 @@ def head_row(
 def judge(
     cosine: float, floor: float, within: tuple[Interval | None, Interval | None], between: Interval | None
 ) -> Verdict:
-    """Is a cosine between families lower than noise makes it?
+    """Is a cosine between families lower than noise explains?
 
-    `different`: the representatives are below the floor, and pairs between families are less alike than those within,
-    intervals apart. `less alike`: the second alone. `unclear`: the first alone, so the representatives may be odd.
+    `different`: the representatives are below the floor, and pairs between families are less alike than pairs within,
+    with intervals that do not overlap. `less alike`: only the second holds. `unclear`: only the first holds, so the
+    representatives may be atypical.
 
     >>> same = Interval(0.9, 0.8, 1.0), Interval(0.9, 0.7, 1.1)
     >>> judge(-0.4, 0.7, same, Interval(-0.2, -0.5, 0.1))
@@ -237,13 +239,13 @@ def judge(
 
 
 def _unit(sums: Mapping[Place, Vector]) -> dict[Place, Vector]:
-    """Each to unit length; signals that cancel exactly say nothing."""
+    """Each to unit length; sums that cancel exactly have no direction and are left out."""
     lengths = {place: float(np.linalg.norm(vector)) for place, vector in sums.items()}
     return {place: vector / lengths[place] for place, vector in sums.items() if place.layer >= 1 and lengths[place]}
 
 
 def _cosines(pairs: Sequence[tuple[Vector, Vector]]) -> list[float]:
-    return [float(one @ other) for one, other in pairs]
+    return [float(left @ right) for left, right in pairs]
 
 
 def _spread(pairs: Sequence[tuple[Vector, Vector]]) -> Interval | None:

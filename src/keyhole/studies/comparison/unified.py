@@ -1,10 +1,9 @@
-"""Many circuits as one, pruned by frequency, and circuits that were published.
-
-What do many circuits come to as one? Components and edges with how often they appear; pruned, what is left of it.
+"""Many circuits as one: components and edges with their frequencies, pruned by these; and published circuits.
 
 Weights of the same edge are summed over prompts and divided by the number of circuits, also of those that lack it.
-Pruning by frequency drops components that are in fewer circuits than round(threshold * circuits), then what is joined
-to nothing, then what is not joined to the target. Tokens are left out, and with them embeddings, biases and offsets.
+Pruning by frequency drops components that are in fewer circuits than round(threshold * circuits), then those without
+edges, then those that are not connected to the target. Tokens are left out, and with them embeddings, biases and
+offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from keyhole.brief import brief, head_named
-from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.exports import MibEdge, MibFile
 from keyhole.circuits.records import Component
 from keyhole.errors import KeyholeError
@@ -60,9 +59,9 @@ class Unified:
         """Its components, as published circuits name them."""
         return frozenset(often.component for often in self.components if often.component.layer is not None)
 
-    def frequency(self, one: Often | Link) -> float:
+    def frequency(self, counted: Often | Link) -> float:
         """The share of circuits that have it."""
-        return one.circuits / self.circuits
+        return counted.circuits / self.circuits
 
 
 def unify(source: "Store | Sequence[Circuit]", *, prompts: Sequence[int] | None = None) -> Unified:
@@ -83,45 +82,45 @@ def unify(source: "Store | Sequence[Circuit]", *, prompts: Sequence[int] | None 
 
 
 def prune(unified: Unified, threshold: float) -> Unified:
-    """What is left when components go that are in less than this share of circuits.
+    """A unified circuit without the components that are in less than this share of circuits.
 
     >>> heads = [Component("head", layer, 0) for layer in (1, 2, 3)]
     >>> links = tuple(Link(Term(head, TARGET, "target"), n, 1.0) for head, n in zip(heads, (10, 4, 1)))
     >>> small = prune(Unified(10, tuple(Often(h, n) for h, n in zip(heads, (10, 4, 1))), links), 0.4)
-    >>> [one.component.layer for one in small.components], len(small.edges)
+    >>> [often.component.layer for often in small.components], len(small.edges)
     ([1, 2], 2)
     """
     if not 0 <= threshold <= 1:
         raise KeyholeError(f"a threshold is a share of circuits between 0 and 1, not {threshold}.")
     least = round(threshold * unified.circuits)
-    kept = {one.component for one in unified.components if one.circuits >= least} | {TARGET}
+    kept = {often.component for often in unified.components if often.circuits >= least} | {TARGET}
     return part(unified, lambda edge: edge.term.source in kept and edge.term.target in kept)
 
 
 def part(unified: Unified, keeps: Callable[[Link], bool]) -> Unified:
-    """These edges alone: components that are joined to nothing, or not to the target, go with theirs."""
+    """Only these edges; components without edges, or not connected to the target, are dropped with theirs."""
     edges = [edge for edge in unified.edges if keeps(edge)]
     joined = _joined(TARGET, [(edge.term.source, edge.term.target) for edge in edges])
     return Unified(
         unified.circuits,
-        tuple(one for one in unified.components if one.component in joined),
+        tuple(often for often in unified.components if often.component in joined),
         tuple(edge for edge in edges if edge.term.source in joined),
     )
 
 
 def _joined(start: Component, pairs: Iterable[tuple[Component, Component | None]]) -> set[Component]:
-    """Everything that can be reached along edges, whichever way they point."""
-    beside: dict[Component, set[Component]] = {}
-    for one, other in pairs:
-        assert other is not None, "an edge leads somewhere"
-        beside.setdefault(one, set()).add(other)
-        beside.setdefault(other, set()).add(one)
-    met, waiting = {start}, [start]
+    """Everything that is connected by edges, in either direction."""
+    neighbours: dict[Component, set[Component]] = {}
+    for source, target in pairs:
+        assert target is not None, "an edge leads somewhere"
+        neighbours.setdefault(source, set()).add(target)
+        neighbours.setdefault(target, set()).add(source)
+    reached, waiting = {start}, [start]
     while waiting:
-        new = beside.get(waiting.pop(), set()) - met
-        met |= new
+        new = neighbours.get(waiting.pop(), set()) - reached
+        reached |= new
         waiting += new
-    return met
+    return reached
 
 
 def _counts(sets: Sets) -> list[tuple[Term, int]]:
@@ -130,49 +129,53 @@ def _counts(sets: Sets) -> list[tuple[Term, int]]:
     return sorted(zip(sets.terms, counts, strict=True), key=lambda pair: -pair[1])
 
 
+def term_of(circuit: Circuit, edge: Edge) -> Term:
+    """An edge without its tokens and channels."""
+    source, target = (Component.of(circuit.nodes[end]) for end in (edge.sender, edge.receiver))
+    return Term(source, target, edge.side)
+
+
 def _weights_of(circuits: Sequence[Circuit]) -> Mapping[Term, float]:
-    found: dict[Term, float] = {}
+    weights: dict[Term, float] = {}
     for circuit in circuits:
         for edge in circuit.edges:
-            source, target = circuit.nodes[edge.sender], circuit.nodes[edge.receiver]
-            ends = [Component.of(node) for node in (source, target)]
-            term = Term(ends[0], ends[1], edge.side)
-            found[term] = found.get(term, 0.0) + edge.weight
-    return found
+            term = term_of(circuit, edge)
+            weights[term] = weights.get(term, 0.0) + edge.weight
+    return weights
 
 
 def _weights_in(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Mapping[Term, float]:
-    """The same from a store's table, which is not read row by row."""
+    """The same from a store's table, which pyarrow sums up."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = store.table("edges", columns=["prompt", *_ENDS, "side", "weight"])
     table = table.filter(pc.is_in(table["prompt"], value_set=pa.array(prompts, pa.int64())))
-    found = {}
+    weights = {}
     for row in table.group_by([*_ENDS, "side"]).aggregate([("weight", "sum")]).to_pylist():
         ends = [Component(*(row[f"{end}_{name}"] for name in ("kind", "layer", "head"))) for end in ("from", "to")]
-        found[Term(ends[0], ends[1], row["side"])] = row["weight_sum"]
-    return found
+        weights[Term(ends[0], ends[1], row["side"])] = row["weight_sum"]
+    return weights
 
 
-# Which circuits were published for a model and a task? Lists of components by class, and where each list is from.
+# Which circuits were published for a model and a task? Lists of components by class, with their source.
 #
-# Only lists that a source which can be read gives component by component are here. Two that papers compare with are
-# not: gendered pronouns of GPT-2 by ACDC (16 components) and indirect objects of Pythia-160M by EAP-IG (14 heads).
-# Their sizes are told, their members are drawn in pictures alone: see `MISSING`.
+# A list is here only if its source names every component. Two that papers compare with are missing: gendered pronouns
+# of GPT-2 by ACDC (16 components) and indirect objects of Pythia-160M by EAP-IG (14 heads). Their sizes are published,
+# but their members only in pictures: see `MISSING`.
 
 
 @dataclass(frozen=True)
 class Published:
-    """A circuit as others found it."""
+    """A published circuit."""
 
     name: str  # of the list
     model: str
     task: str
     method: str
     source: str
-    classes: Mapping[str, frozenset[Component]]  # heads and MLPs by what they are called
-    kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
+    classes: Mapping[str, frozenset[Component]]  # heads and MLPs by the class that the source gives them
+    kinds: frozenset[str]  # of components that the study could have named; others are not scored
     shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""
     family: str = ""  # of the model, as transformers calls its type; empty: not known
@@ -188,9 +191,11 @@ class Published:
     def universe(self) -> tuple[Component, ...]:
         """Every component of the model that could have been named."""
         layers, heads = self.shape
-        found: list[Component] = [Component("head", layer, head) for layer in range(layers) for head in range(heads)]
-        found += [Component("mlp", layer, None) for layer in range(layers)]
-        return tuple(component for component in found if component.kind in self.kinds)
+        components: list[Component] = [
+            Component("head", layer, head) for layer in range(layers) for head in range(heads)
+        ]
+        components += [Component("mlp", layer, None) for layer in range(layers)]
+        return tuple(component for component in components if component.kind in self.kinds)
 
 
 def _heads(*texts: str) -> frozenset[Component]:
@@ -277,7 +282,7 @@ def published_in(file: MibFile) -> Published:
         classes={name: frozenset(end for end in ends if end.kind == kind) for kind, name in kinds.items()},
         kinds=frozenset(kinds),
         shape=(file.layers, file.heads),
-        note="the file does not tell its model nor its prompts: that they are the same is for you to know",
+        note="the file names neither its model nor its prompts: make sure that they are the same",
         edges=edges,
         possible_edges=file.possible,
     )

@@ -1,17 +1,15 @@
-"""What do gradients say of every edge? EAP, EAP-IG-inputs, and GIM's other gradients of the same pass.
+"""How do gradients score every edge? EAP, EAP-IG-inputs, and GIM with its changed gradients.
 
-What changes on the way back under GIM? The same pass, value for value, with other gradients.
-
-GIM (Edin and others, 2025) takes gradients of an ordinary forward pass, with four changes on the way back:
+GIM (Edin and others, 2025) takes an ordinary forward pass, value for value, with four changes to the backward pass:
 
     norms      x / s(x): the scale s is held fixed (a LayerNorm's mean is not)
     softmax    dA = J dS with J = diag(p) - p p^T at p = softmax(S / 2), where A = softmax(S) itself
     attention  gradients into query, key and value are multiplied by 1/4, 1/4 and 1/2
     gated MLP  gradients into gate and up-projection are multiplied by 1/2 each
 
-The last two share out a product over its factors, which gradients count in full for each; the second lets a saturated
-softmax through. Nothing else changes: activations, softcaps and routers of experts have their ordinary slopes.
-A block is rewritten with parts that differ in their gradients alone, so ordinary passes do not know of any of this.
+The last two divide a product among its factors, of which gradients give the whole to each. The second gives a saturated
+softmax a slope. Nothing else changes: activations, softcaps and routers of experts have their ordinary slopes. A block
+is replaced by one whose parts differ in their gradients alone, so ordinary passes are not affected.
 """
 
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ from keyhole.models.numbers import exact_matmul
 
 @dataclass(frozen=True)
 class Backward:
-    """What the four changes are; those of the paper."""
+    """The numbers of the four changes; by default those of the paper."""
 
     frozen_norms: bool = True
     temperature: float = 2.0  # at which the slope of the softmax is taken
@@ -51,7 +49,7 @@ GIM = Backward()
 
 
 def with_backward(masked: Masked, backward: Backward = GIM) -> Masked:
-    """The same pass, with these changes on the way back."""
+    """The same pass, with these changes of its gradients."""
     blocks = tuple(_block(block, backward) for block in masked.blocks)
     norm = masked.final_norm
     return replace(masked, blocks=blocks, final_norm=_norm(norm, backward) if backward.frozen_norms else norm)
@@ -74,12 +72,12 @@ def _block(block: Block, backward: Backward) -> Block:
 
 
 def _with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
-    """The value itself, whose gradient is that of something else: surrogate - surrogate is 0 and has a slope."""
+    """The value itself with the gradient of a surrogate: surrogate - surrogate is 0, but has a slope."""
     return value.detach() + (surrogate - surrogate.detach())
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
-    """X itself, and on the way back its gradient times a factor."""
+    """The tensor itself, with its gradient times a factor."""
     return x if factor == 1 else _with_gradient_of(x, factor * x)
 
 
@@ -96,7 +94,7 @@ def _norm(norm: Norm, backward: Backward) -> Norm:
 
 
 class _FrozenModule(nn.Module):
-    """A norm as routers of experts read it: the module's values, with the gradient of what it does at a fixed scale."""
+    """A norm as routers of experts read it: the module's values, with the gradient of the norm at a fixed scale."""
 
     def __init__(self, module: nn.Module, norm: Norm) -> None:
         super().__init__()
@@ -163,7 +161,7 @@ def _neurons(neurons: Neurons, backward: Backward) -> Neurons:
     return replace(neurons, shape=_Shape(shape.a, shape.b, shape.slope_b, backward.gate, backward.up))
 
 
-# What do the field's methods think of every edge at every token? Attribution patching, three ways.
+# Three methods of the field score every edge at every token by attribution patching.
 #
 # With w_u what writer u writes in the prompt, base_u its baseline (what it writes in a counterfactual prompt, or on
 # average), m the answer and x_r what reader r reads, every method scores a token-level edge (u, r, t) by
@@ -171,14 +169,12 @@ def _neurons(neurons: Neurons, backward: Backward) -> Neurons:
 #     (w_u - base_u)[t] . g_r[t]              above 0: the edge supports the answer
 #
 # eap             g_r = dm/dx_r in the prompt: edge attribution patching (Syed and others, 2023)
-# eap_ig_inputs   the mean of dm/dx_r over passes of the plain model on input embeddings along the straight line from
-# the
-#                 baseline's to the prompt's, at 1/n, 2/n ... 1 of it (Hanna and others, 2024: EAP-IG-inputs)
-# gim             as eap, with changes on the way back (Edin and others, 2025): see
-# `keyhole.studies.curves.attribution`
+# eap_ig_inputs   the mean of dm/dx_r over passes of the plain model, on input embeddings at 1/n, 2/n ... 1 of the line
+#                 from the baseline's to the prompt's (Hanna and others, 2024: EAP-IG-inputs)
+# gim             as eap, with the changed gradients above (Edin and others, 2025)
 #
-# All take prompts of one length (a `Masked`), and a metric for each. Scores of components are the sums over tokens.
-# Our "integrated" goes another way: along masks on all edges (`keyhole.faithfulness.shares`).
+# All take prompts of one length (a `Masked`), and a metric for each. Scores of components are sums over tokens. Our
+# "integrated" takes another path: masks on all edges (`keyhole.faithfulness.shares`).
 
 STEPS = 5  # on the line between input embeddings
 EdgeScores = Float[np.ndarray, "prompt writer reader pos"]
@@ -195,7 +191,7 @@ def gim(masked: Masked, metrics: Sequence[Metric], backward: Backward = GIM) -> 
 
 
 def along_masks(masked: Masked, metrics: Sequence[Metric], points: Sequence[tuple[float, float]]) -> EdgeScores:
-    """Slopes by masks, in passes with all masks at the same point, summed with weights: (point, weight) each."""
+    """Slopes by masks in passes with all masks at one point, summed over points with a weight each: (point, weight)."""
     _require_metrics(masked, metrics)
     return integrated(masked, metrics, [points] * len(metrics), range(len(metrics)))
 
@@ -213,13 +209,13 @@ def eap_ig_inputs(masked: Masked, metrics: Sequence[Metric], steps: int = STEPS)
     values = np.empty((len(metrics), *masked.wiring.joined.shape, masked.words.shape[1]))
     size = max(1, rows_with_slopes(masked) // steps)  # prompts at a time
     for start in range(0, len(metrics), size):
-        own = slice(start, start + size)
-        part = prompts_of(masked, own)
+        chunk = slice(start, start + size)
+        part = prompts_of(masked, chunk)
         with exact_matmul(), torch.no_grad():
             _, stream = part.read([everything(1.0, prompt) for prompt in range(len(part.words))])
         total = part.words.new_zeros(values.shape[-1], len(part.words), *masked.wiring.joined.shape)
-        add_products(total, stream.changes, _mean_slopes(part, metrics[own], steps), masked.wiring)
-        values[own] = by_edge(total, masked.wiring)
+        add_products(total, stream.changes, _mean_slopes(part, metrics[chunk], steps), masked.wiring)
+        values[chunk] = by_edge(total, masked.wiring)
     return values
 
 
@@ -232,7 +228,7 @@ def prompts_of(masked: Masked, which: slice) -> Masked:
 
 
 def _mean_slopes(masked: Masked, metrics: Sequence[Metric], steps: int) -> Slopes:
-    """Slopes by what readers read, over passes of the plain model on the way between input embeddings."""
+    """Slopes by what readers read, averaged over passes of the plain model between the two input embeddings."""
     assert masked.baseline is not None
     n = len(masked.words)
     start = masked.baseline[0].expand_as(masked.words)
@@ -241,9 +237,9 @@ def _mean_slopes(masked: Masked, metrics: Sequence[Metric], steps: int) -> Slope
     for first in range(0, steps, size):
         parts = [(step + 1) / steps for step in range(first, min(first + size, steps))]
         words = torch.cat([start + part * (masked.words - start) for part in parts])
-        there = replace(masked, words=words, baseline=None)
+        interpolated = replace(masked, words=words, baseline=None)
         _, slopes = reader_slopes(
-            there, list(metrics) * len(parts), [everything(1.0, row) for row in range(len(words))]
+            interpolated, list(metrics) * len(parts), [everything(1.0, row) for row in range(len(words))]
         )
         means = [
             (readers, slope.reshape(len(readers), -1, *masked.words.shape).sum(1) / steps) for readers, slope in slopes

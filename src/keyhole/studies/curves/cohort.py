@@ -1,6 +1,4 @@
-"""Which prompts are asked, what stands in for a cut edge, and what do gradients say of every edge?
-
-On which prompts are edges cut, and what stands in for what is cut? Prompts of one kind go through together.
+"""In which prompts are edges cut, and what stands in for them? Prompts of one kind are run together.
 
 Prompts are of one kind if they have the same template, as many tokens, and their roles at the same tokens. A mean is
 taken over prompts of the same template and length, token by token; the prompt itself is among them. A counterfactual is
@@ -41,13 +39,13 @@ T = TypeVar("T")
 Alike = tuple[str, int]  # a template, and the number of tokens
 Kind = tuple[str, int, tuple[tuple[int, ...], ...]]  # the same, and the tokens of all roles
 Means = Mapping[Alike, Float[Tensor, "writer pos d_model"]]
-LEAST = 8  # prompts that a mean is taken over, of each template and length
-MOST = 32
+LEAST = 8  # fewest prompts of a template and length that a mean is taken over
+MOST = 32  # and most
 
 
 @dataclass(frozen=True)
 class CohortQuestion(Question):
-    """One of the questions that are asked together."""
+    """A prompt with its answer, and with what is needed to run it together with others."""
 
     circuit: Circuit | None = None  # that a store has of it
     template: str = ""
@@ -65,12 +63,12 @@ class CohortQuestion(Question):
 
     @property
     def alike(self) -> Alike:
-        """Over which prompts its mean is taken."""
+        """What prompts have in common over which its mean is taken."""
         return self.template, len(self.run)
 
     @property
     def kind(self) -> Kind:
-        """With which prompts token-level edges are the same."""
+        """What prompts have in common whose token-level edges are the same."""
         return self.template, len(self.run), self.places
 
 
@@ -126,7 +124,7 @@ class Group:
 
 
 def groups_of(questions: Sequence[CohortQuestion], stand_in: StandIn | None = None) -> list[Group]:
-    """Questions by their kind, as many together as fit; those that nothing stands in for are left out."""
+    """Questions by their kind, as many together as fit into memory; those without a stand-in are left out."""
     stand_in = stand_in or StandIn()
     kinds = defaultdict(list)
     for i, question in enumerate(questions):
@@ -146,7 +144,7 @@ def means_of(
 ) -> dict[Alike, Float[Tensor, "writer pos d_model"]]:
     """What every component writes on average at each token, by template and length of prompts (token ids).
 
-    Over some of each, from all over; where there are too few there is no mean.
+    The mean is over some prompts of each; with too few of them there is no mean.
     """
     kinds = defaultdict(list)
     for template, ids in prompts:
@@ -164,7 +162,7 @@ def means_of(
 
 
 def _chunks(items: Sequence[T], dims: Dims, length: int) -> Iterator[Sequence[T]]:
-    """As many at a time as there is room for what all components write in prompts so long."""
+    """As many at a time as fit into memory, with what all components write in prompts of this length."""
     size = max(1, FLOATS // (dims.layers * (dims.heads + 1) * dims.d_model * length))
     return (items[start : start + size] for start in range(0, len(items), size))
 
@@ -208,7 +206,7 @@ def require_counterfactuals(task: str) -> None:
 def _question(
     run: "Run", metric: Metric, example: Example, counterfactuals: bool, circuit: Circuit | None = None
 ) -> CohortQuestion:
-    """Without a counterfactual where none of equal length differs from the prompt."""
+    """A question; it has no counterfactual where none of the same length differs from the prompt."""
     places = tuple(sorted(tuple(tokens) for tokens in example.tokens(run.model).values()))
     other = None
     if counterfactuals:
@@ -222,9 +220,9 @@ def _question(
 
 
 def usable(store: "Store") -> dict[int, tuple[str, list[int]]]:
-    """Template and token ids of each prompt that a store has a circuit of, and whose right answer the model prefers.
+    """Template and token ids of each prompt that has a circuit and whose right answer the model prefers.
 
-    Prompts of one template stand together, so that some taken evenly are of all.
+    Prompts are ordered by template, so that a sample at even steps has all of them.
     """
     table = store.table("prompts", columns=["prompt", "difference", "correct", "template"])
     columns = (table[name].to_pylist() for name in ("prompt", "difference", "correct"))

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from keyhole.circuits.exports import MibFile, read_mib
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, silent
+from keyhole.settings.fields import chosen
 from keyhole.store.manifest import spread
 from keyhole.store.model import model_of
 from keyhole.studies.curves.cohort import (
@@ -28,7 +29,7 @@ from keyhole.studies.curves.cohort import (
 from keyhole.studies.curves.cutting import Cutting, Ranked, key_of, ranked
 from keyhole.studies.curves.record import Curves, OwnCircuits
 from keyhole.studies.curves.scores import circuit_scores, file_scores, traced
-from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.curves.settings import CurveOptions, CurveSettings
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -47,33 +48,62 @@ def curves(
     files: "Sequence[MibFile | Path | str]" = (),
     announce: Announce | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CurveOptions],
 ) -> Curves:
     """How much of a store's answers do the best edges of each method carry?
 
-    Methods are shown some prompts of the store, and edges are cut in as many others: see `CurveSettings`. `files` are
-    circuits of EAP-IG or MIB, which are compared with them by their own scores. `announce` is called with the seconds
-    that it will take, before the long part; `progress` with passes done.
+    Methods score edges in some prompts of the store, and edges are cut in as many others.
+
+    Args:
+        store: From `keyhole.bulk` or `keyhole.open_store`.
+        model: The model that made the store. Default: it is loaded from where it was.
+        settings: Which methods are compared, and how: a `keyhole.studies.curves.settings.CurveSettings`, whose fields
+            are the choices below.
+        files: Circuits of EAP-IG or MIB, or paths of their files, which are ranked by their own scores.
+        announce: Called once with an estimate of the seconds, before the long part of the work.
+        progress: Called with the number of passes done and their total; an exception from there stops the work.
+        **options: Choices by name; with a record they change it:
+            - `prompts`: How many prompts methods are shown; edges are cut in as many others.
+            - `baseline`: What stands in for a cut edge: "mean", "counterfactual", "resting" or "zero".
+            - `tokens`: Whether edges at each token differ ("kept") or not ("dropped").
+            - `ranking`: Whether edges are ordered by "signed" or "absolute" scores.
+            - `per`: Whether edges have one order for the "task", or one in each "prompt".
+            - `methods`: The methods. Default: all that the baseline allows.
+            - `draws`: How many draws of random edges.
+            - `seed`: Seed of everything that is drawn at random.
+
+    Returns:
+        The faithfulness of every method over the share of edges, its areas, and a report.
+
+    >>> import keyhole, tempfile
+    >>> model = keyhole.load()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = keyhole.bulk("ioi", model, n=4, out=f"{folder}/ioi.store")
+    ...     result = curves(store, model, prompts=2, baseline="resting", methods=("gradients",))
+    >>> result["gradients"].answers.shape, result.tried_on  # draws, shares of edges, prompts
+    ((1, 10, 2), 2)
     """
-    settings = settings or CurveSettings()
+    settings = chosen(settings, CurveSettings, options)
     given = [file if isinstance(file, MibFile) else read_mib(file) for file in files]
     patching = settings.baseline == "counterfactual"
-    task = str(store.manifest.task.get("name"))
     prompts = usable(store)
     shown, tried = _halves(prompts, settings)
     model = model_of(store, model)
     with model._steady():
         stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
-        seen, cut = (questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried))
+        shown_questions, tried_questions = (
+            questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried)
+        )
         result = compare_methods(
-            seen,
-            cut,
+            shown_questions,
+            tried_questions,
             settings,
             stand_in=stand_in,
             files=given,
             announce=announce,
             progress=progress,
         )
-    return replace(result, task=task)
+    return replace(result, task=str(store.manifest.task.get("name")))
 
 
 def compare_methods(
@@ -86,48 +116,45 @@ def compare_methods(
     announce: Announce | None = None,
     progress: Progress | None = None,
 ) -> Curves:
-    """The same for questions at hand; `stand_in` (by default nothing) takes the place of what is cut."""
+    """The same for questions at hand; `stand_in` (by default nothing) stands in for what is cut."""
     stand_in = stand_in or StandIn()
     settings = replace(settings, baseline=stand_in.baseline)
     _require_no_tokens(files, settings)
     if settings.per == "prompt":
         shown = tried
-    seen, groups = (groups_of(questions, stand_in) for questions in (shown, tried))
+    shown_groups, groups = (groups_of(questions, stand_in) for questions in (shown, tried))
     if settings.tokens == "kept" and settings.per == "task":  # on other prompts of the same kind
-        both = {group.kind for group in seen} & {group.kind for group in groups}
-        seen, groups = ([group for group in some if group.kind in both] for some in (seen, groups))
-    if not seen or not groups:
+        both = {group.kind for group in shown_groups} & {group.kind for group in groups}
+        shown_groups, groups = ([group for group in some if group.kind in both] for some in (shown_groups, groups))
+    if not shown_groups or not groups:
         raise KeyholeError(_nothing_left(settings))
     wiring, dims = groups[0].masked.wiring, groups[0].masked.model.dims
     from_files = {Path(file.name).name: file_scores(file, wiring, dims) for file in files}
     if len(from_files) < len(files):
         raise KeyholeError("two files have the same name, and cannot be distinguished: rename one.")
-    shown_count = sum(len(group.numbers) for group in seen)
+    shown_count = sum(len(group.numbers) for group in shown_groups)
     cutting = Cutting(groups, settings, progress or silent)
     cutting.plan(files=len(files), shown=shown_count)
-    (announce or _unannounced)(cutting.seconds_left)
-    scored = (ranked(method, seen, shown, settings, cutting.scored(method)) for method in settings.compared)
+    if announce is not None:
+        announce(cutting.seconds_left)
+    scored = (ranked(method, shown_groups, shown, settings, cutting.scored(method)) for method in settings.compared)
     keys = {key_of(group, i, settings) for group in groups for i in range(len(group.numbers))}
     read = (Ranked(name, dict.fromkeys(keys, scores), scores) for name, scores in from_files.items())
     result = cutting.curves(itertools.chain(scored, read))
-    own = settings.tokens == "dropped" and settings.per == "task" and "accpp" in settings.compared
+    with_own = settings.tokens == "dropped" and settings.per == "task" and "accpp" in settings.compared
     return replace(
         result,
         found_on=shown_count,
-        own=own_circuits(groups, tried, np.random.default_rng(settings.seed)) if own else None,
+        own_circuits=own_circuits(groups, tried, np.random.default_rng(settings.seed)) if with_own else None,
     )
 
 
 def stand_in_of(model: "Model", prompts: Prompts, numbers: Sequence[int], settings: CurveSettings) -> StandIn:
-    """What stands in for edges that are cut in these prompts; means are taken over all of a store's that are alike."""
+    """What stands in for edges that are cut in these prompts; means are over all prompts of one template and length."""
     if settings.baseline != "mean":
         return StandIn(settings.baseline)
     needed = {(template, len(ids)) for template, ids in (prompts[i] for i in numbers)}
     return StandIn("mean", means_of(model, (pair for pair in prompts.values() if (pair[0], len(pair[1])) in needed)))
-
-
-def _unannounced(seconds: float) -> None:
-    """Nobody asks how long it takes."""
 
 
 def _require_no_tokens(files: Sequence[MibFile], settings: CurveSettings) -> None:
@@ -157,31 +184,31 @@ def _nothing_left(settings: CurveSettings) -> str:
 def own_circuits(groups: Sequence[Group], tried: Sequence[CohortQuestion], rng: np.random.Generator) -> OwnCircuits:
     """What is left of each answer with the edges of its own circuit alone, and with those of another prompt's."""
     parts = [part for group in groups for part in group.parts(1)]
-    found = []
+    circuits = []
     for part in parts:
         wiring, question = part.masked.wiring, tried[part.numbers[0]]
         scores = circuit_scores(traced("accpp", question), wiring, len(question.run))
-        found.append(scores.sum(-1)[tuple(wiring.edges.T)] > 0)
+        circuits.append(scores.sum(-1)[tuple(wiring.edges.T)] > 0)
     cycle = rng.permutation(len(parts))  # each is tried with the next one's, so that none meets its own
     places = np.argsort(cycle)
     left = np.empty((2, len(parts)))
     with exact_matmul():
         for i, part in enumerate(parts):
-            other = found[cycle[(places[i] + 1) % len(parts)]]
-            for row, edges in enumerate((found[i], other)):
+            other = circuits[cycle[(places[i] + 1) % len(parts)]]
+            for row, edges in enumerate((circuits[i], other)):
                 left[row, i] = float(part.answers(part.masked.kept(np.flatnonzero(edges)))[0])
-    return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in found])))
+    return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in circuits])))
 
 
 def with_baseline(prompts: Prompts, settings: CurveSettings) -> list[int]:
-    """Prompts that are not of kinds too rare for a mean."""
+    """The prompts of templates and lengths that are frequent enough for a mean, if a mean is the baseline."""
     count = Counter((template, len(ids)) for template, ids in prompts.values())
     least = LEAST if settings.baseline == "mean" else 1
     return [i for i, (template, ids) in prompts.items() if count[template, len(ids)] >= least]
 
 
 def _halves(prompts: Prompts, settings: CurveSettings) -> tuple[list[int], list[int]]:
-    """Prompts to show and prompts to try, from all over the store."""
+    """Prompts in which edges are scored, and prompts in which they are cut, from all parts of the store."""
     fit = with_baseline(prompts, settings)
     if settings.tokens == "kept" and settings.per == "task":  # few templates, so that both halves have each
         kinds: dict[tuple[str, int], list[int]] = defaultdict(list)

@@ -1,6 +1,6 @@
 """In which order are edges kept, and what is left of the answer with the best of them?
 
-In which order are edges kept? Scores of prompts, over tokens and prompts as asked, and what is left with the best.
+Scores of prompts are combined over tokens and prompts, as the settings say:
 
 tokens dropped, per task      one order for all prompts          per prompt     one for each prompt
 tokens kept, per task         one order for each kind of prompt: the same template, roles at the same tokens
@@ -35,10 +35,10 @@ Order = Int[np.ndarray, "edge"]  # numbers of edges, best first
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """What a method thinks of the edges: of all prompts, of each kind of prompts, or of each prompt."""
+    """A method's scores of edges: one array for all prompts, for each kind of prompts, or for each prompt."""
 
     method: str
-    scores: Mapping[Hashable, Scores]  # empty: nothing (random)
+    scores: Mapping[Hashable, Scores]  # empty: edges are drawn at random
     components: Float[np.ndarray, "component_edge"] | None = (
         None  # averages over prompts, added over tokens, with their sign
     )
@@ -77,7 +77,7 @@ def _at_once(group: Group) -> int:
 
 
 def key_of(group: Group, i: int, settings: CurveSettings) -> Hashable:
-    """Which prompts have one order of edges with the i-th of a group."""
+    """The key of the scores that the i-th prompt of a group has; prompts with one key have one order of edges."""
     if settings.per == "prompt":
         return group.numbers[i]
     return group.kind if settings.tokens == "kept" else ()
@@ -101,7 +101,7 @@ def edge_count(group: Group, settings: CurveSettings) -> int:
 
 
 def ordered(scores: Scores | None, n: int, rng: np.random.Generator, *, absolute: bool = False) -> Order:
-    """All edges, best first; equals, and those that a method has nothing to say of, in random order."""
+    """All edges, best first; those with equal scores, or without scores, in random order."""
     order = rng.permutation(n)
     if scores is None:
         return order
@@ -116,12 +116,12 @@ def orders_of(method: Ranked, group: Group, settings: CurveSettings, draw: int =
     if not method.scores:
         return [ordered(None, n, rng)]
     keys = [key_of(group, i, settings) for i in range(len(group.numbers))]
-    one = len(set(keys)) == 1 and len(keys) > 1
-    return [ordered(method.scores[key], n, rng, absolute=absolute) for key in (keys[:1] if one else keys)]
+    shared = len(set(keys)) == 1 and len(keys) > 1
+    return [ordered(method.scores[key], n, rng, absolute=absolute) for key in (keys[:1] if shared else keys)]
 
 
 def left_with(group: Group, orders: Sequence[Order], sizes: Sequence[int], settings: CurveSettings) -> np.ndarray:
-    """What is left of a group's answers with the first so many edges of an order, for all prompts or of each."""
+    """What is left of a group's answers with the first edges of an order; one order and size for all, or for each."""
     prompts = len(group.numbers)
     if len(sizes) not in (1, prompts):
         raise KeyholeError("give a number of edges for all prompts, or one for each.")
@@ -142,16 +142,16 @@ def left_with(group: Group, orders: Sequence[Order], sizes: Sequence[int], setti
         return np.array([float(part.answers(part.masked.kept(edges))[0]) for part, edges in parts])
 
 
-# What is left of answers with a method's best edges? Passes with all others cut, counted and timed.
+# What is left of answers with a method's best edges? All others are cut, in passes that are counted and timed.
 
-# What scores of one prompt take, in passes with a mask: roughly, for an estimate.
+# The time that the scores of one prompt take, in passes with a mask: rough numbers, for an estimate.
 _PASSES = {"accpp": 60, "heads": 30, "svt": 30, "share": 40, "sufficient": 120}
 _PASSES |= {"gradients": 3, "integrated": 12, "eap-ig-inputs": 12, "gim": 3}
-_FOUND = {"sufficient": 1e-4}  # scores above this are of edges that a method found; others: above 0
+_FOUND = {"sufficient": 1e-4}  # edges with a score above this count as found; for other methods, above 0
 
 
 class Cutting:
-    """What is left of all answers with some edges; how many passes that takes, and how many are done."""
+    """Measures what is left of all answers with some edges, and counts passes, for progress and estimates."""
 
     def __init__(self, groups: Sequence[Group], settings: CurveSettings, progress: Progress) -> None:
         self._groups, self._settings, self._progress = groups, settings, progress
@@ -163,7 +163,7 @@ class Cutting:
         self.counts = tuple(n for n in COUNTS if n < min(n for n, _ in counts))
 
     def plan(self, *, files: int = 0, shown: int = 0) -> None:
-        """Count the passes of all methods; scores of a shown prompt are as many as they take in time."""
+        """Count the passes of all methods; the scores of a shown prompt count as the passes that take the same time."""
         settings, prompts = self._settings, sum(len(group.numbers) for group in self._groups)
         each = len(SHARES) - 1 + len(self.counts)
         curves = sum(settings.draws * each if method == "random" else each + 1 for method in settings.compared)
@@ -177,13 +177,13 @@ class Cutting:
         whole = self._left(everything, [[len(orders[0])] for orders in everything])
         start = time.perf_counter()
         none = self._left(everything, [[0]] * len(everything))
-        self._left(everything, [[len(orders[0]) // 3] for orders in everything], count=False)  # for its time alone
+        self._left(everything, [[len(orders[0]) // 3] for orders in everything], count=False)  # only to take its time
         self._seconds = (time.perf_counter() - start) / 2
         require_gap(whole, none)
         return whole, none
 
     def curves(self, methods: Iterable[Ranked]) -> Curves:
-        """The curves of all methods, which may be ranked one after the other."""
+        """The curves of all methods; `methods` may be a generator, which scores one method after the other."""
         (whole, none), masked = self.ends, self._groups[0].masked
         return Curves(
             model=model_label(masked.model.name),
@@ -225,32 +225,34 @@ class Cutting:
         left, at = [], []
         for draw in range(1 if method.scores else settings.draws):
             orders = [orders_of(method, group, settings, draw) for group in groups]
-            sizes = [[[kept(share, len(own[0]))] for own in orders] for share in SHARES[:-1]]
+            sizes = [[[kept(share, len(order[0]))] for order in orders] for share in SHARES[:-1]]
             left.append([self._left(orders, some) for some in sizes] + [whole])
             at.append([self._left(orders, [[n]] * len(groups)) for n in self.counts])
         alone, mean = None, None
         if method.scores:
-            found = [self._found(method, group) for group in groups]
-            alone = self._left(orders, found)
+            counts = [self._found(method, group) for group in groups]
+            alone = self._left(orders, counts)
             weights = [len(group.numbers) for group in groups]
-            mean = round(float(np.average([np.mean(some) for some in found], weights=weights)))
+            mean = round(float(np.average([np.mean(some) for some in counts], weights=weights)))
         by_count = np.array(at).reshape(len(at), len(self.counts), len(whole))
         return Curve(method.method, mean, np.array(left), alone, self.counts, by_count, method.components)
 
     def _found(self, method: Ranked, group: Group) -> list[int]:
-        """How many edges a method has something good to say of: in all prompts, or in each."""
+        """How many edges a method found, that is, scored above the least score: for all prompts, or for each."""
         keys = list(dict.fromkeys(key_of(group, i, self._settings) for i in range(len(group.numbers))))
         scores = [method.scores[key] for key in keys]
         if self._settings.ranking == "absolute":
-            scores = [np.abs(own) for own in scores]
+            scores = [np.abs(values) for values in scores]
         least = _FOUND.get(method.method, 0.0)
-        return [int((found > least).sum()) for found in scores]
+        return [int((values > least).sum()) for values in scores]
 
     def _left(
         self, orders: Sequence[Sequence[np.ndarray]], sizes: Sequence[Sequence[int]], *, count: bool = True
     ) -> Float[np.ndarray, "prompt"]:
         pairs = zip(self._groups, orders, sizes, strict=True)
-        left = np.concatenate([left_with(group, own, some, self._settings) for group, own, some in pairs])
+        left = np.concatenate(
+            [left_with(group, group_orders, group_sizes, self._settings) for group, group_orders, group_sizes in pairs]
+        )
         if count:
             self._report(1)
         return left

@@ -1,4 +1,4 @@
-"""How much of the answer do the best edges carry? Faithfulness over the share of edges kept, a line a method."""
+"""How much of the answer do the best edges carry? Faithfulness over the share of edges kept, a line for each method."""
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -10,7 +10,7 @@ from keyhole.studies.curves.record import Curves
 from keyhole.studies.curves.settings import METHODS
 from keyhole.studies.curves.split_record import Splits
 
-_MOST = 1.6  # beyond, an answer is overshot by so much that the rest of the picture would be flat
+_MOST = 1.6  # beyond this an answer is so far above 1 that the rest of the picture would be flat
 
 
 def curves_figure(curves: Curves) -> Figure:
@@ -30,8 +30,8 @@ def curves_figure(curves: Curves) -> Figure:
         axis.axhline(level, color=FAINT, linewidth=1, zorder=0)
     handles: list[Line2D | Patch] = []
     for method in methods:
-        told = curves.faithfulness(method)
-        value, low, high = zip(*told, strict=True)
+        intervals = curves.faithfulness(method)
+        value, low, high = zip(*intervals, strict=True)
         dashed = "--" if method == "random" else "-"
         axis.fill_between(curves.shares, low, high, color=shades[method], alpha=0.13, linewidth=0)
         axis.plot(curves.shares, value, color=shades[method], linestyle=dashed, linewidth=1.7)
@@ -53,7 +53,7 @@ def curves_figure(curves: Curves) -> Figure:
 
 def _limits(curves: Curves) -> tuple[float, float]:
     """All lines, and the bands of all but wild ones."""
-    values = [value for curve in curves.curves for told in curves.faithfulness(curve.method) for value in told]
+    values = [value for curve in curves.curves for interval in curves.faithfulness(curve.method) for value in interval]
     return max(min(min(values), -0.1) - 0.05, -_MOST), min(max(max(values), 1.0) + 0.08, 1 + _MOST)
 
 
@@ -69,7 +69,7 @@ def curves_report(curves: Curves) -> Report:
         f"Which edges carry the answer? {curves.model}, {curves.task}",
         curves.summary,
         [
-            Section("Faithfulness over the share of edges", [_AREAS, curves.own_told, picture, curves.cells]),
+            Section("Faithfulness over the share of edges", [_AREAS, curves.own_text, picture, curves.cells]),
             Section("At every share", [Table(("share", *(f">{name}" for name in names)), by_share)], page_only=True),
         ],
         _by_share(curves, "method"),
@@ -79,8 +79,8 @@ def curves_report(curves: Curves) -> Report:
 
 _AREAS = (
     "CPR is the area under a line, CMD the area between it and 1: by trapezoids over the shares, as in MIB. A perfect "
-    "method has CPR about 1 and CMD 0.\n\nCircuits of heads alone (heads, svt) say nothing of values and of what MLPs "
-    "read, so they cannot carry an answer alone: their edges are reasons of attention."
+    "method has CPR about 1 and CMD 0.\n\nAttention-only circuits (heads, svt) have no edges into values and MLPs, so "
+    "they cannot carry an answer alone: their edges explain attention."
 )
 
 

@@ -3,10 +3,11 @@
     f(C) = (m(C) - m(nothing)) / (m(everything) - m(nothing)),      m: means over prompts
 
 CPR is the area under f, CMD the area between f and 1, both by trapezoids over the shares themselves, not their
-logarithms, as in MIB (Mueller and others, 2025). A perfect method has CPR about 1 and CMD 0. Intervals are of prompts:
-they are drawn anew (bootstrap), and a method's ranking stays as it is.
+logarithms, as in MIB (Mueller and others, 2025). A perfect method has CPR about 1 and CMD 0. Intervals are over
+prompts, which are resampled (bootstrap); a method's ranking stays as it is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from keyhole._moved import attributes_of
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.wiring import Wiring
@@ -44,9 +46,9 @@ class Curve:
     __repr__ = brief
 
     method: str
-    found: int | None  # edges that it says something good of; None: it says nothing
-    answers: Float[np.ndarray, "draw share prompt"]  # several draws of random edges
-    alone: Float[np.ndarray, "prompt"] | None  # with all that it found, and nothing else
+    found: int | None  # number of edges that it found; None: edges are drawn at random
+    answers: Float[np.ndarray, "draw share prompt"]  # one draw, or several of random edges
+    alone: Float[np.ndarray, "prompt"] | None  # with all edges that it found, and no others
     counts: tuple[int, ...] = ()  # fixed numbers of edges
     at: Float[np.ndarray, "draw count prompt"] | None = None  # with so many edges
     scores: Float[np.ndarray, "edge"] | None = None  # of edges between components, over tokens and shown prompts
@@ -58,8 +60,8 @@ class OwnCircuits:
 
     __repr__ = brief
 
-    own: Float[np.ndarray, "prompt"]
-    other: Float[np.ndarray, "prompt"]
+    with_own: Float[np.ndarray, "prompt"]
+    with_other: Float[np.ndarray, "prompt"]
     edges: float  # of a circuit, on average
 
 
@@ -74,15 +76,20 @@ class Curves(Reported):
     settings: CurveSettings
     edges: int  # of the model; with tokens, of a prompt on average
     shares: tuple[float, ...]
-    found_on: int  # prompts that methods were shown
-    tried_on: int  # other prompts, that edges were cut in
+    found_on: int  # prompts in which methods scored edges
+    tried_on: int  # other prompts, in which edges were cut
     everything: Float[np.ndarray, "prompt"]
     nothing: Float[np.ndarray, "prompt"]
     error: float  # of the pass with all edges, against the model's own logits
     curves: tuple[Curve, ...]
-    own: OwnCircuits | None = None
+    own_circuits: OwnCircuits | None = None
     wiring: Wiring | None = None  # which edges there are
     dims: Dims | None = None  # of the model
+
+    @property
+    def name(self) -> str:
+        """The model and the task."""
+        return f"{self.model}, {self.task}" if self.task else self.model
 
     @property
     def baseline(self) -> str:
@@ -101,13 +108,14 @@ class Curves(Reported):
         return [with_interval(column) for column in drawn.T]
 
     def alone(self, method: str) -> Interval | None:
-        """F of all edges that a method found, and nothing else."""
-        own = self[method].alone
-        return None if own is None else self._of(own)
+        """F with all edges that a method found, and no others."""
+        answers = self[method].alone
+        return None if answers is None else self._of(answers)
 
     def of_own_circuits(self) -> tuple[Interval, Interval] | None:
-        """F of each prompt's own circuit, and of another prompt's."""
-        return None if self.own is None else (self._of(self.own.own), self._of(self.own.other))
+        """F with each prompt's own circuit, and with another prompt's."""
+        circuits = self.own_circuits
+        return None if circuits is None else (self._of(circuits.with_own), self._of(circuits.with_other))
 
     def _of(self, answers: Float[np.ndarray, "prompt"]) -> Interval:
         return with_interval(self._drawn(answers[None, None])[:, 0, 0])
@@ -123,8 +131,8 @@ class Curves(Reported):
     def resampled_cmd(self, method: str, *, each: bool = False) -> Float[np.ndarray, "resample draw"]:
         """CMD in every resample of the prompts; the first has all of them, once.
 
-        `each`: with the distance of every prompt's answer from its own, so that prompts whose answers are overshot do
-        not make up for others.
+        `each`: by the distance of every prompt's answer from its full answer, so that answers above the full one do not
+        make up for others below.
         """
         if not each:
             return area(self.shares, np.abs(1 - self._drawn(self[method].answers)))
@@ -132,22 +140,21 @@ class Curves(Reported):
 
     def distances(self, method: str) -> dict[int, Interval]:
         """|1 - f| with fixed numbers of edges: the smaller, the better; f above 1 is no success."""
-        curve = self[method]
-        if curve.at is None or not curve.counts:
-            return {}
-        drawn = np.abs(1 - self._drawn(curve.at)).mean(1)  # resample count
-        return {n: with_interval(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
+        return self._at_counts(method, lambda f: np.abs(1 - f))
 
     def kept(self, method: str) -> dict[int, Interval]:
         """F with fixed numbers of edges."""
+        return self._at_counts(method, lambda f: f)
+
+    def _at_counts(self, method: str, measure: Callable[[np.ndarray], np.ndarray]) -> dict[int, Interval]:
         curve = self[method]
         if curve.at is None or not curve.counts:
             return {}
-        drawn = self._drawn(curve.at).mean(1)  # resample count
+        drawn = measure(self._drawn(curve.at)).mean(1)  # resample count
         return {n: with_interval(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
 
     def per_prompt(self, method: str) -> Float[np.ndarray, "share prompt"]:
-        """F of every prompt by itself; NaN where all edges leave no more than none."""
+        """F of every prompt by itself; NaN where the answer is no larger with all edges than with none."""
         gap = self.everything - self.nothing
         gained = self[method].answers.mean(0) - self.nothing
         return np.asarray(np.divide(gained, gap, out=np.full_like(gained, np.nan), where=gap > 0))
@@ -164,14 +171,13 @@ class Curves(Reported):
         return np.moveaxis(gained / whole, -1, 0)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a method, best CMD first: its areas, how many edges it found, and what these are worth alone."""
-        found = []
+        """One row for each method, best CMD first: its areas, how many edges it found, and f with these alone."""
+        rows = []
         for curve in self.curves:
-            own = {"cpr": self.cpr(curve.method), "cmd": self.cmd(curve.method)}
-            row: dict[str, Any] = {"method": curve.method, **own, "at": self.distances(curve.method)}
-            row["found"] = curve.found
-            found.append({**row, "alone": self.alone(curve.method)})
-        return sorted(found, key=lambda row: row["cmd"][0])
+            name = curve.method
+            row: dict[str, Any] = {"method": name, "cpr": self.cpr(name), "cmd": self.cmd(name)}
+            rows.append({**row, "at": self.distances(name), "found": curve.found, "alone": self.alone(name)})
+        return sorted(rows, key=lambda row: row["cmd"][0])
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
@@ -188,10 +194,10 @@ class Curves(Reported):
         ]
         means = {"everything": float(self.everything.mean()), "nothing": float(self.nothing.mean())}
         chosen = {name: getattr(self.settings, name) for name in ("baseline", "tokens", "ranking", "per", "seed")}
-        own, told = self.of_own_circuits(), {name: getattr(self, name) for name in names} | chosen | means
-        if own is not None and self.own is not None:
-            told["own_circuits"] = {"own": own[0], "other": own[1], "edges": self.own.edges}
-        return {**told, "methods": methods}
+        kept_own, plain = self.of_own_circuits(), {name: getattr(self, name) for name in names} | chosen | means
+        if kept_own is not None and self.own_circuits is not None:
+            plain["own_circuits"] = {"own": kept_own[0], "other": kept_own[1], "edges": self.own_circuits.edges}
+        return {**plain, "methods": methods}
 
     def to_dataframe(self) -> "DataFrame":
         """A row for each method and share."""
@@ -224,25 +230,23 @@ class Curves(Reported):
         else:
             others = "others of the same template" if kept else "others"
             where = f"ranked on {self.found_on} prompts and cut in {self.tried_on} {others}"
-        order = "absolute" if self.settings.ranking == "absolute" else "signed"
-        name = f"{self.model}, {self.task}" if self.task else self.model
         return (
-            f"{name}: {edges}, {where}, by {order} scores; what is cut is replaced by {change}. "
+            f"{self.name}: {edges}, {where}, by {self.settings.ranking} scores; what is cut is replaced by {change}. "
             f"Logit difference: {self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. "
             "Edges that a method did not find come last, in random order; f above 1 is no success. 95 % intervals over "
             "prompts."
         )
 
     @property
-    def own_told(self) -> str:
-        """How each prompt's own circuit does, in words; empty where it was not asked."""
-        found = self.of_own_circuits()
-        if found is None or self.own is None:
+    def own_text(self) -> str:
+        """F with each prompt's own circuit, in words; empty where it was not measured."""
+        both = self.of_own_circuits()
+        if both is None or self.own_circuits is None:
             return ""
-        own, other = (as_text(one, 2) for one in found)
+        with_own, with_other = (as_text(interval, 2) for interval in both)
         return (
-            f"With the edges of its own ACC++ circuit alone ({self.own.edges:.0f} of {self.edges:,}), each prompt "
-            f"keeps f = {own}; with those of another prompt's, {other}."
+            f"With the edges of its own ACC++ circuit alone ({self.own_circuits.edges:.0f} of {self.edges:,}), each "
+            f"prompt keeps f = {with_own}; with those of another prompt's, {with_other}."
         )
 
     def report(self) -> Report:
@@ -271,9 +275,12 @@ class Curves(Reported):
                 paths.append(write_mib_scores(place / name, scores, self.wiring, self.dims))
         return paths
 
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("Curves")
+
 
 def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float[np.ndarray, "*any"]:
-    """By trapezoids, over the shares.
+    """The area under f over the shares, by trapezoids.
 
     >>> float(area((0.0, 0.5, 1.0), np.array([0.0, 1.0, 1.0])))
     0.75
@@ -282,13 +289,13 @@ def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float
 
 
 def with_interval(resampled: Float[np.ndarray, "resample"]) -> Interval:
-    """A value and its 95 % interval: the first is the value itself, the others are where it could have been."""
+    """A value with its 95 % interval. The first resample is the value itself, the others give the interval."""
     low, high = np.quantile(resampled[1:], [0.025, 0.975])
     return Interval(float(resampled[0]), float(low), float(high))
 
 
 def require_gap(everything: Float[np.ndarray, "prompt"], nothing: Float[np.ndarray, "prompt"]) -> None:
-    """Refuse to share out an answer that does not need any edge."""
+    """Refuse prompts whose answer is no larger with all edges than with none."""
     if not everything.mean() > nothing.mean():
         raise KeyholeError(
             f"with all edges the answers are at {everything.mean():.2f}, with none at {nothing.mean():.2f}: there is "

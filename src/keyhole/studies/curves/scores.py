@@ -1,6 +1,4 @@
-"""What does each method think of every edge?
-
-How much does a method think of every edge? Scores of token-level edges, prompt by prompt; signed, + for the answer.
+"""How does each method score every edge? Signed scores of token-level edges, prompt by prompt: + for the answer.
 
 accpp       influence, in circuits that go through MLPs
 heads, svt  an edge's share of all weights into the same firing and side (into the answer: of all its seeds)
@@ -10,9 +8,9 @@ eap-ig-inputs, gim  see `attribution.py`
 share       as integrated, at points placed where the answer changes: they add up to its change within 5 %
 sufficient  edges of the smallest circuit that a search finds for the prompt; all others by their share
 random      none
-a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file_scores`)
+a file      the scores of a circuit of EAP-IG or MIB (`file_scores`)
 
-What is done with them, over tokens or prompts, with or without their sign, is the same for all (`ranked.py`).
+How scores are combined over tokens and prompts, with or without their sign, is the same for all (`cutting.py`).
 """
 
 import json
@@ -42,25 +40,25 @@ from keyhole.studies.curves.settings import EdgeMethod
 from keyhole.tracing.trace import trace
 
 STEPS = 5  # of the way, for "integrated"
-BELOW = 1e6  # by how much the edges of a circuit that suffices are above the largest share
-_FLOATS = 1 << 22  # of what all components write: the way back keeps as much for every layer
+BELOW = 1e6  # how many times the scores of a sufficient circuit's edges are above the largest share
+_FLOATS = 1 << 22  # size of what all components write: the backward pass keeps as much for every layer
 PromptScores = Float[np.ndarray, "prompt writer reader pos"]
 
 
 def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[CohortQuestion]) -> PromptScores:
-    """What a method thinks of every token-level edge in each prompt of a group; `questions` are those it numbers."""
+    """A method's scores of every token-level edge in each prompt of a group; `group.numbers` index `questions`."""
     if method == "random":
         raise KeyholeError("random edges have no scores: they are drawn.")
     if method in _ATTRIBUTED:
         return _ATTRIBUTED[method](group.masked, group.metrics)
-    asked = [questions[number] for number in group.numbers]
+    in_group = [questions[number] for number in group.numbers]
     if method == "share":
-        values = [own.values for own in shares_together(group.masked, group.metrics, range(len(asked)))]
+        values = [shares.values for shares in shares_together(group.masked, group.metrics, range(len(in_group)))]
     elif method == "sufficient":
-        values = sufficient(group, asked)
+        values = sufficient(group, in_group)
     else:
         wiring = group.masked.wiring
-        values = [circuit_scores(traced(method, one), wiring, len(one.run)) for one in asked]
+        values = [circuit_scores(traced(method, question), wiring, len(question.run)) for question in in_group]
     return np.stack(values)
 
 
@@ -77,20 +75,20 @@ _ATTRIBUTED: dict[str, Callable[[Masked, Sequence[Metric]], PromptScores]] = {
 
 
 def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[np.ndarray, "writer reader pos"]]:
-    """For each prompt of a group: 1 on the edges of a circuit that suffices; all others by their share, far below.
+    """For each prompt of a group: 1 on the edges of a circuit that suffices, and far below it the shares of all edges.
 
-    Where no set of edges suffices, shares alone. Averages over prompts are then how often an edge is in such a circuit,
-    and edges that are in equally many are ranked by their share.
+    Where no set of edges suffices there are shares alone. So the average over prompts says how often an edge is in such
+    a circuit, and edges that are equally often in one are ranked by their share.
     """
     wiring = group.masked.wiring
     all_shares = shares_together(group.masked, group.metrics, range(len(questions)))
     searches = [
-        Search(group.masked, metric, own, reach_of(question.run, wiring), prompt=i)
-        for i, (metric, own, question) in enumerate(zip(group.metrics, all_shares, questions, strict=True))
+        Search(group.masked, metric, shares, reach_of(question.run, wiring), prompt=i)
+        for i, (metric, shares, question) in enumerate(zip(group.metrics, all_shares, questions, strict=True))
     ]
     scores = []
-    for own, circuit in zip(all_shares, search_together(searches), strict=True):
-        values = own.values / (BELOW * max(float(np.abs(own.values).max()), 1e-30))
+    for shares, circuit in zip(all_shares, search_together(searches), strict=True):
+        values = shares.values / (BELOW * max(float(np.abs(shares.values).max()), 1e-30))
         if isinstance(circuit, Found):
             values[tuple(circuit.edges.T)] += 1.0
         scores.append(values)
@@ -98,7 +96,7 @@ def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[
 
 
 def traced(method: EdgeMethod, question: CohortQuestion) -> Circuit:
-    """By one of the methods that trace: the store's own, or traced with default settings."""
+    """A circuit by one of the methods that trace: the store's, if it was made so, or traced with default settings."""
     stored, metric = question.circuit, question.metric
     how = TraceSettings("svt" if method == "svt" else "accpp", through="mlps" if method == "accpp" else "heads")
     if stored is not None:
@@ -128,9 +126,9 @@ def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> Float[np.nd
 def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, "edge"]:
     """A file's scores, signed as they are; of a circuit without scores, 1 on its edges. What it lacks is 0."""
     file.require_sizes(dims.layers, dims.heads, dims.d_model)
-    plain = not any(own.score for own in file.edges.values())
+    plain = not any(entry.score for entry in file.edges.values())
     total = np.zeros(wiring.joined.shape)
-    for edge, own in file.edges.items():
+    for edge, entry in file.edges.items():
         reader = Reader(edge.side, edge.target.layer, edge.target.head)
         place = wiring.place(edge.source, reader)
         if place is None:
@@ -138,7 +136,7 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
                 f"{file.name} has an edge {edge.source} -> {reader}, and this model has none: its MLPs read what the "
                 "heads of their layer read, and not what these write. Give the file's own model."
             )
-        total[place] = float(own.kept) if plain else own.score
+        total[place] = float(entry.kept) if plain else entry.score
     return np.asarray(total[tuple(wiring.edges.T)])
 
 

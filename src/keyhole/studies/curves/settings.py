@@ -1,7 +1,7 @@
 """What can be chosen about faithfulness curves? One record, which the library, the command line and pages read."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.settings.fields import option, require_choices
@@ -69,3 +69,16 @@ class CurveSettings:
         """The methods, or all that the baseline allows."""
         zero = self.baseline == "zero"
         return self.methods or tuple(method for method in METHODS if not (zero and method in NEED_BASELINE))
+
+
+class CurveOptions(TypedDict, total=False):
+    """The fields of `CurveSettings`, for functions that take them as keywords."""
+
+    prompts: int
+    baseline: Baseline
+    tokens: Tokens
+    ranking: Ranking
+    per: Per
+    methods: tuple[EdgeMethod, ...] | None
+    draws: int
+    seed: int

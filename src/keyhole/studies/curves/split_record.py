@@ -1,4 +1,4 @@
-"""Is a circuit for each group of prompts better than one for all? The record, its differences, and how it reads."""
+"""Is a circuit for each group of prompts better than one for all? The record and its differences."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from keyhole.brief import brief
+from keyhole.brief import brief, first_few
 from keyhole.report import Cell, Report, Reported, Table
 from keyhole.stats import Interval, as_text
 from keyhole.studies.curves.record import Curves, with_interval
@@ -15,7 +15,7 @@ ALL = "one circuit"
 
 
 def random_name(split: str) -> str:
-    """What random splits of the same sizes are called."""
+    """The name of random splits of the same sizes."""
     return f"random, as {split}"
 
 
@@ -43,11 +43,11 @@ class Splits(Reported):
         return with_interval(self._cmd(name, each))
 
     def gain(self, name: str, over: str = ALL, *, each: bool = False) -> Interval:
-        """How much smaller is a split's CMD than another's? Above 0: it is better. In the same resamples of prompts."""
+        """How much smaller is a split's CMD than another's, in the same resamples of prompts? Above 0: it is better."""
         return with_interval(self._cmd(over, each) - self._cmd(name, each))
 
     def draws_beaten(self, name: str, *, each: bool = False) -> tuple[int, int]:
-        """Than how many random splits of the same sizes is it better, and of how many?"""
+        """How many random splits of the same sizes is it better than, and how many are there?"""
         drawn = self.curves.resampled_cmd(random_name(name), each=each)[0]
         return int((drawn > self.cmd(name, each=each)[0]).sum()), len(drawn)
 
@@ -61,16 +61,15 @@ class Splits(Reported):
     def rows(self) -> list[dict[str, Any]]:
         """One circuit, every split, and random splits of the same sizes."""
         names: list[tuple[str, Split | None]] = [(ALL, None)]
-        for own in self.splits:
-            names += [(own.name, own), (random_name(own.name), None)]
+        for each in self.splits:
+            names += [(each.name, each), (random_name(each.name), None)]
         rows = []
         for name, split in names:
             row: dict[str, Any] = {"split": name, "f": self.kept(name), "cmd": self.cmd(name)}
-            row |= {"cmd_each": self.cmd(name, each=True)}
+            row["cmd_each"] = self.cmd(name, each=True)
             row["gain"] = None if name == ALL else self.gain(name, each=True)
-            random = None if split is None else random_name(name)
-            row["over_random"] = None if random is None else self.gain(name, random, each=True)
-            row["draws_beaten"] = None if random is None else self.draws_beaten(name, each=True)
+            row["over_random"] = None if split is None else self.gain(name, random_name(name), each=True)
+            row["draws_beaten"] = None if split is None else self.draws_beaten(name, each=True)
             rows.append(row)
         return rows
 
@@ -83,10 +82,8 @@ class Splits(Reported):
         for row in rows:
             row["faithfulness"] = self.curves.faithfulness(row["split"])
         splits = [{"name": split.name, "groups": split.groups, "note": split.note} for split in self.splits]
-        return {"method": self.method, **{name: getattr(self.curves, name) for name in names}, **chosen} | {
-            "splits": splits,
-            "rows": rows,
-        }
+        about = {name: getattr(self.curves, name) for name in names}
+        return {"method": self.method, **about, **chosen, "splits": splits, "rows": rows}
 
     @property
     def cells(self) -> Table:
@@ -105,13 +102,12 @@ class Splits(Reported):
     def summary(self) -> str:
         """What was done, in words."""
         curves, settings = self.curves, self.curves.settings
-        name = f"{curves.model}, {curves.task}" if curves.task else curves.model
         return (
-            f"{name}: {curves.edges:,} edges between components, scored by {self.method} on {curves.found_on} prompts "
-            f"(the mean over each group's) and cut in {curves.tried_on} others, by {settings.ranking} scores; baseline "
-            f"{settings.baseline}. Random splits have the same sizes, {settings.draws} draws. CMD, each prompt: by the "
-            "distance of every answer from its own, so that overshot answers do not make up for others. 95 % intervals "
-            "over held-out prompts; rankings stay: another --seed shows other prompts."
+            f"{curves.name}: {curves.edges:,} edges between components, scored by {self.method} on {curves.found_on} "
+            f"prompts (the mean over each group's) and cut in {curves.tried_on} others, by {settings.ranking} scores; "
+            f"baseline {settings.baseline}. Random splits have the same sizes, {settings.draws} draws. CMD, each "
+            "prompt: by the distance of every answer from its own, so that overshot answers do not make up for others. "
+            "95 % intervals over held-out prompts; rankings stay: another --seed shows other prompts."
         )
 
     @property
@@ -119,12 +115,11 @@ class Splits(Reported):
         """The groups of every split, and how many random ones it is better than."""
         lines = []
         for split in self.splits:
-            sizes = ", ".join(f"{shown} + {tried}" for _, shown, tried in split.groups[:6])
-            more = f" and {len(split.groups) - 6} more" if len(split.groups) > 6 else ""
+            sizes = first_few([f"{shown} + {tried}" for _, shown, tried in split.groups], 6)
             beaten, draws = self.draws_beaten(split.name, each=True)
             note = f"; {split.note}" if split.note else ""
             lines.append(
-                f"{split.name}: {len(split.groups)} groups of {sizes}{more} prompts (shown + held out){note}. Better "
+                f"{split.name}: {len(split.groups)} groups of {sizes} prompts (shown + held out){note}. Better "
                 f"than {beaten} of {draws} random splits."
             )
         return lines

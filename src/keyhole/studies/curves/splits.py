@@ -1,30 +1,31 @@
 """Does a circuit for each family keep more of held-out answers than one circuit for all? And than a random split?
 
 Edges are scored once in every shown prompt. Under a split, each group's scores are the mean over its own shown prompts,
-and its best edges are kept in the group's held-out prompts; "one circuit" is the mean over all shown prompts. A group
-has fewer prompts to average over, and a circuit of its own fits by that alone: so every split stands beside random
-splits of the same sizes, in both halves. All curves are of the same held-out prompts.
+and its best edges are kept in the group's held-out prompts; "one circuit" is the mean over all shown prompts. The
+circuit of a group is a mean over fewer prompts, which changes its fit by itself. So every split is compared with random
+splits of the same sizes. All curves are over the same held-out prompts.
 
-Families are found from circuits of all prompts, the held-out ones among them: which family a prompt is of is known, as
-a template is; its edges are not.
+Families come from the circuits of all prompts, also of held-out ones. So the family of a held-out prompt is known, as
+its template is, but its edges are not used.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from keyhole.errors import KeyholeError
 from keyhole.progress import Progress, silent
+from keyhole.settings.fields import chosen
 from keyhole.store.manifest import spread
 from keyhole.store.model import model_of
 from keyhole.studies.curves.cohort import CohortQuestion, StandIn, groups_of, questions_of, usable
 from keyhole.studies.curves.curves import Announce, stand_in_of, with_baseline
 from keyhole.studies.curves.cutting import Cutting, Ranked, Scores, ranked
 from keyhole.studies.curves.record import Curve
-from keyhole.studies.curves.settings import CurveSettings, EdgeMethod
+from keyhole.studies.curves.settings import CurveOptions, CurveSettings, EdgeMethod
 from keyhole.studies.curves.split_record import ALL, Split, Splits, random_name
 from keyhole.studies.families.agreement import labels_of
 from keyhole.studies.families.families import families
@@ -46,13 +47,41 @@ def splits(
     *,
     announce: Announce | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CurveOptions],
 ) -> Splits:
     """Does a circuit for each group of a store's prompts keep more of held-out answers than one for all of them?
 
-    `by`: "families" (as `keyhole families` finds them; in two, where no cut is significant), "template", or a label of
-    the prompts. One method scores edges (by default share), with tokens dropped; `settings.draws` are random splits.
+    Args:
+        store: From `keyhole.bulk` or `keyhole.open_store`.
+        by: How prompts are split: "families" (as `keyhole.families` finds them, or the two best families, where no cut
+            is significant), "template", or a label of the prompts.
+        model: The model that made the store. Default: it is loaded from where it was.
+        settings: How edges are scored and cut: a `keyhole.studies.curves.settings.CurveSettings`, whose fields are the
+            choices below.
+        announce: Called once with an estimate of the seconds, before the long part of the work.
+        progress: Called with the number of passes done and their total; an exception from there stops the work.
+        **options: Choices by name; with a record they change it:
+            - `prompts`: How many prompts edges are scored in; they are cut in as many others.
+            - `baseline`: What stands in for a cut edge: "mean", "counterfactual", "resting" or "zero".
+            - `tokens`: Must be "dropped", the default.
+            - `ranking`: Whether edges are ordered by "signed" or "absolute" scores.
+            - `per`: Must be "task", the default.
+            - `methods`: The one method that scores edges. Default: share.
+            - `draws`: How many random splits each split is compared with.
+            - `seed`: Seed of everything that is drawn at random.
+
+    Returns:
+        The faithfulness of one circuit, of every split, and of random splits of the same sizes.
+
+    >>> import keyhole, tempfile
+    >>> model = keyhole.load()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = keyhole.bulk("ioi", model, n=8, out=f"{folder}/ioi.store")
+    ...     result = splits(store, ["order"], model, prompts=4, baseline="resting", methods=("gradients",), draws=1)
+    >>> [curve.method for curve in result.curves.curves]
+    ['one circuit', 'order', 'random, as order']
     """
-    settings = settings or CurveSettings()
+    settings = chosen(settings, CurveSettings, options)
     _method(settings)
     prompts = usable(store)
     numbers = np.array(sorted(with_baseline(prompts, settings)), np.int64)
@@ -62,10 +91,17 @@ def splits(
     with model._steady():
         stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
         patching = settings.baseline == "counterfactual"
-        seen, cut = (questions_of(store, model, some, counterfactuals=patching) for some in (shown, tried))
-        of_half = [{name: [own[i] for i in half] for name, own in given.items()} for half in (shown, tried)]
+        shown_questions, tried_questions = (
+            questions_of(store, model, numbers_of, counterfactuals=patching) for numbers_of in (shown, tried)
+        )
+        of_half = [{name: [group_of[i] for i in half] for name, group_of in given.items()} for half in (shown, tried)]
         result = compare_splits(
-            (seen, cut), (of_half[0], of_half[1]), settings, stand_in=stand_in, announce=announce, progress=progress
+            (shown_questions, tried_questions),
+            (of_half[0], of_half[1]),
+            settings,
+            stand_in=stand_in,
+            announce=announce,
+            progress=progress,
         )
     named = tuple(replace(split, note=notes.get(split.name, "")) for split in result.splits)
     return replace(result, splits=named, curves=replace(result.curves, task=str(store.manifest.task.get("name"))))
@@ -84,12 +120,13 @@ def compare_splits(
     stand_in = stand_in or StandIn()
     method = _method(settings)
     kept = [[i for i, question in enumerate(some) if question in stand_in] for some in questions]
-    shown, tried = ([some[i] for i in own] for some, own in zip(questions, kept, strict=True))
+    shown, tried = ([some[i] for i in indices] for some, indices in zip(questions, kept, strict=True))
     groups = [
-        {name: [own[i] for i in half] for name, own in some.items()} for some, half in zip(labels, kept, strict=True)
+        {name: [of_prompts[i] for i in half] for name, of_prompts in some.items()}
+        for some, half in zip(labels, kept, strict=True)
     ]
     sizes = {name: _sizes(name, groups[0][name], groups[1][name]) for name in groups[0]}
-    # Orders of edges are a prompt's own here: that of its group.
+    # Each prompt has an order of edges of its own here: that of its group.
     each = replace(settings, methods=(method,), baseline=stand_in.baseline, per="prompt")
     cutting = Cutting(groups_of(tried, stand_in), each, progress or silent)
     cutting.plan(files=len(sizes) * (1 + settings.draws), shown=len(shown))
@@ -99,27 +136,27 @@ def compare_splits(
     plan = [_ranked(ALL, scores, [0] * len(shown), [0] * len(tried))]
     rng = np.random.default_rng(settings.seed)
     for name in sizes:
-        seen, cut = list(groups[0][name]), list(groups[1][name])
-        plan.append(_ranked(name, scores, seen, cut))
+        shown_labels, tried_labels = list(groups[0][name]), list(groups[1][name])
+        plan.append(_ranked(name, scores, shown_labels, tried_labels))
         for _ in range(settings.draws):  # of the same sizes, in both halves
-            drawn = ([some[i] for i in rng.permutation(len(some))] for some in (seen, cut))
+            drawn = ([some[i] for i in rng.permutation(len(some))] for some in (shown_labels, tried_labels))
             plan.append(_ranked(random_name(name), scores, *drawn))
     result = cutting.curves(plan)
     merged = tuple(_merged([curve for curve in result.curves if curve.method == name]) for name in _names(plan))
     return Splits(
         method=method,
         curves=replace(result, curves=merged, settings=replace(each, per="task"), found_on=len(shown)),
-        splits=tuple(Split(name, own) for name, own in sizes.items()),
+        splits=tuple(Split(name, counts) for name, counts in sizes.items()),
     )
 
 
-def _ranked(name: str, scores: Mapping[Hashable, Scores], seen: Labels, cut: Labels) -> Ranked:
+def _ranked(name: str, scores: Mapping[Hashable, Scores], shown_labels: Labels, tried_labels: Labels) -> Ranked:
     """For each held-out prompt, the mean scores of shown prompts of its group."""
     members: dict[Hashable, list[Scores]] = {}
-    for i, label in enumerate(seen):
+    for i, label in enumerate(shown_labels):
         members.setdefault(label, []).append(scores[i])
-    means = {label: np.mean(some, axis=0) for label, some in members.items()}
-    return Ranked(name, {i: means[label] for i, label in enumerate(cut)})
+    means = {label: np.mean(shown, axis=0) for label, shown in members.items()}
+    return Ranked(name, {i: means[label] for i, label in enumerate(tried_labels)})
 
 
 def _merged(draws: Sequence[Curve]) -> Curve:
@@ -132,9 +169,9 @@ def _names(plan: Sequence[Ranked]) -> list[str]:
     return list(dict.fromkeys(method.method for method in plan))
 
 
-def _sizes(name: str, seen: Labels, cut: Labels) -> tuple[tuple[str, int, int], ...]:
+def _sizes(name: str, shown_labels: Labels, tried_labels: Labels) -> tuple[tuple[str, int, int], ...]:
     """Each group, largest first, and its prompts, shown and held out."""
-    shown, tried = Counter(seen), Counter(cut)
+    shown, tried = Counter(shown_labels), Counter(tried_labels)
     if set(shown) != set(tried) or len(shown) < 2:
         raise KeyholeError(
             f"{name} splits the shown prompts in {len(shown)} groups and the held-out ones in {len(tried)}: both need "
@@ -162,9 +199,9 @@ def _method(settings: CurveSettings) -> EdgeMethod:
 def _groups(
     store: "Store", numbers: np.ndarray, by: Sequence[str], seed: int
 ) -> tuple[dict[str, dict[int, Hashable]], dict[str, str]]:
-    """Which group each prompt is of, under every split; and what is to be said of a split."""
+    """The group of each prompt under every split; and a note on a split, where it needs one."""
     known = labels_of(store, numbers)
-    found: dict[str, dict[int, Hashable]] = {}
+    groups: dict[str, dict[int, Hashable]] = {}
     notes = {}
     for name in dict.fromkeys(by):
         if name == FAMILIES:
@@ -173,14 +210,16 @@ def _groups(
                 result = families(store, k=2, seed=seed)
                 notes[name] = "no cut is significant: these are the two best families"
             pairs = zip(result.prompts.tolist(), result.labels.tolist(), strict=True)
-            found[name] = {prompt: label for prompt, label in pairs if label > 0}
+            groups[name] = {prompt: label for prompt, label in pairs if label > 0}
         elif name in known:
-            found[name] = {i: own for i, own in zip(numbers.tolist(), known[name], strict=True) if own is not None}
+            groups[name] = {
+                i: label for i, label in zip(numbers.tolist(), known[name], strict=True) if label is not None
+            }
         else:
             raise KeyholeError(
                 f"prompts cannot be split by {name!r}: this store has families, {', '.join(known) or 'no labels'}."
             )
-    return found, notes
+    return groups, notes
 
 
 def _halves(
@@ -191,16 +230,16 @@ def _halves(
     Which of a combination are shown is drawn by the seed: rankings of another half may differ more than intervals say.
     """
     drawn = np.random.default_rng((settings.seed, 1)).permutation(np.array(numbers)).tolist()
-    fit = [i for i in drawn if all(i in own for own in groups.values())]
-    fit.sort(key=lambda i: tuple(str(own[i]) for own in groups.values()))
+    fit = [i for i in drawn if all(i in group_of for group_of in groups.values())]
+    fit.sort(key=lambda i: tuple(str(group_of[i]) for group_of in groups.values()))
     both = spread(fit, 2 * settings.prompts)
     while True:
         shown, tried = both[::2], both[1::2]
         rare = {
             i
-            for own in groups.values()
+            for group_of in groups.values()
             for i in both
-            if min(sum(own[j] == own[i] for j in half) for half in (shown, tried)) < LEAST
+            if min(sum(group_of[j] == group_of[i] for j in half) for half in (shown, tried)) < LEAST
         }
         if not rare:
             break

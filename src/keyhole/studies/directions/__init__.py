@@ -1,7 +1,6 @@
 """Do heads coordinate through shared directions, and use the same channels in other tasks?
 
-heard.py     what heads hear in residual space; ambient.py: what all streams have in common, and how it is taken out
-alike.py     cosines of heads, beside the same heads with other channels (taken.py: what these groups are called)
-tasks.py     channels in two tasks, beside split halves of one
-signals.py   all of it; record.py, text.py: what came of it, and how that reads
+heard.py       the signals of heads in residual space
+alike.py       cosines of heads, compared with other channels of theirs; what all streams have in common
+directions.py  the study; record.py: its record, and channels in two tasks; report.py, figure.py: how it reads
 """

@@ -1,10 +1,8 @@
-"""Do heads share directions? Cosines, after taking out what all streams have in common.
+"""Do heads share directions? Cosines of their mean signals, compared with other channels of the same heads.
 
-Do heads listen to the same directions? Cosines of their mean signals, beside the same heads with other channels.
-
-Heads are compared across layers only: heads of one layer may share their keys. The control lets every head listen to as
-many random channels of its own, to the same writers in the same firings. Signals are taken as they are, and again
-without what all streams have in common (`keyhole.studies.directions.alike`): what does not survive that is anisotropy.
+Heads are compared across layers only, since heads of one layer may share their keys. In the control every head has as
+many random channels of its own, with the same writers in the same firings. Signals are compared as they are, and again
+without what all streams have in common: likeness that does not survive this is anisotropy.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +15,14 @@ from torch import Tensor
 
 from keyhole.brief import Head, brief
 from keyhole.features.contrast.subspace import energy_rank
-from keyhole.stats import Interval
+from keyhole.stats import Interval, p_of_draws
 from keyhole.studies.directions.heard import Heard
 from keyhole.tracing.upstream import Writes
 
 ALIKE = 0.5  # a cosine from which two signals are alike
-ENERGY = 0.9  # of the directions, which the shared subspace holds
-_RANKED = 19  # draws whose rank is taken: that of hundreds of vectors takes its time
-_NOTHING = 1e-4  # of a signal's squared length: what is left below that is rounding and has no direction
+ENERGY = 0.9  # share of the squared directions that the shared subspace holds
+_RANKED = 19  # draws whose rank is measured: the rank of hundreds of vectors is slow
+_NOTHING = 1e-4  # share of a signal's squared length: a smaller rest is rounding and has no direction
 Range = tuple[float, float, float]  # of a control: its mean, and where 95 % of its draws lie
 
 
@@ -32,12 +30,12 @@ Range = tuple[float, float, float]  # of a control: its mean, and where 95 % of 
 class Likeness:
     """How alike are the heads of different layers, and how alike would they be with other channels?"""
 
-    taken: int | None  # out of the signals: nothing, the mean (0), the mean and so many directions
-    pairs: int  # of different layers
+    taken: int | None  # out of the signals: nothing (None), the mean (0), or the mean and so many directions
+    pairs: int  # of heads in different layers
     left: float  # share of the signals' squared length that is left, on average over heads
     near: Interval  # share of pairs with a cosine above a limit; resampled over prompts
     cosine: Interval  # mean over pairs
-    rank: int  # dimensions that hold `ENERGY` of the directions
+    rank: int  # number of dimensions that hold `ENERGY` of the directions
     shuffled_near: Range
     shuffled_cosine: Range
     shuffled_rank: Range
@@ -58,7 +56,9 @@ def directions(
     heard: Sequence[Heard], taken: Mapping[int, Float[Tensor, "d_model q"]] | None = None
 ) -> Float[Tensor, "heads d_model"]:
     """The mean of every head's signals, each of length 1, as a direction; zero where nothing is left."""
-    rows = [_mean(one, one.used[None], None if taken is None else taken[one.layer])[0][0] for one in heard]
+    rows = [
+        _mean(signals, signals.used[None], None if taken is None else taken[signals.layer])[0][0] for signals in heard
+    ]
     return torch.stack(rows) if rows else torch.zeros(0, 0, dtype=torch.float64)
 
 
@@ -68,13 +68,13 @@ def shuffled(
     draws: int,
     generator: torch.Generator,
 ) -> Float[Tensor, "draw heads d_model"]:
-    """The same with other channels of each head: a permutation of them, the same in all its firings."""
-    found = []
-    for one in heard:
-        turns = torch.rand(draws, one.basis.shape[1], generator=generator).argsort(1)
-        a = one.written * one.chosen[:, turns].transpose(0, 1)
-        found.append(_mean(one, a, None if taken is None else taken[one.layer])[0].float())
-    return torch.stack(found, dim=1)
+    """The mean directions with other channels: a permutation for each head, the same in all of its firings."""
+    vectors = []
+    for signals in heard:
+        turns = torch.rand(draws, signals.basis.shape[1], generator=generator).argsort(1)
+        a = signals.written * signals.chosen[:, turns].transpose(0, 1)
+        vectors.append(_mean(signals, a, None if taken is None else taken[signals.layer])[0].float())
+    return torch.stack(vectors, dim=1)
 
 
 def resampled(
@@ -83,17 +83,19 @@ def resampled(
     draws: int,
     generator: torch.Generator,
 ) -> Float[Tensor, "draw heads d_model"]:
-    """The same with prompts drawn again, with replacement; a head whose prompts were not drawn keeps its own."""
-    prompts = sorted({prompt for one in heard for prompt in one.prompt.tolist()})
+    """The mean directions over resampled prompts; a head without any prompt in a resample keeps all of its own."""
+    prompts = sorted({prompt for signals in heard for prompt in signals.prompt.tolist()})
     places = torch.randint(len(prompts), (draws, len(prompts)), generator=generator)
     counts = torch.nn.functional.one_hot(places, len(prompts)).sum(1).double()
     number = {prompt: i for i, prompt in enumerate(prompts)}
-    found = []
-    for one in heard:
-        weight = counts[:, [number[prompt] for prompt in one.prompt.tolist()]]
+    vectors = []
+    for signals in heard:
+        weight = counts[:, [number[prompt] for prompt in signals.prompt.tolist()]]
         weight = torch.where(weight.sum(1, keepdim=True) > 0, weight, 1.0)
-        found.append(_mean(one, one.used[None], None if taken is None else taken[one.layer], weight)[0].float())
-    return torch.stack(found, dim=1)
+        vectors.append(
+            _mean(signals, signals.used[None], None if taken is None else taken[signals.layer], weight)[0].float()
+        )
+    return torch.stack(vectors, dim=1)
 
 
 def _mean(
@@ -102,7 +104,7 @@ def _mean(
     taken: Float[Tensor, "d_model q"] | None,
     weight: Float[Tensor, "draws firing"] | None = None,
 ) -> tuple[Float[Tensor, "draws d_model"], float]:
-    """Mean directions of signals with these coordinates, and which share of their squared length was left."""
+    """The mean directions of signals with these coordinates, and the share of their squared length that is left."""
     basis = heard.basis
     whole = a.square().sum(-1)
     left = whole
@@ -110,8 +112,8 @@ def _mean(
         inside = taken.T @ basis
         left = whole - (a @ inside.T).square().sum(-1)
         basis = basis - taken @ inside
-    there = left > _NOTHING * whole
-    scale = torch.where(there, left.clamp_min(1e-300).rsqrt(), 0.0)
+    remains = left > _NOTHING * whole
+    scale = torch.where(remains, left.clamp_min(1e-300).rsqrt(), 0.0)
     scale = scale if weight is None else scale * weight
     mean = torch.einsum("df,dfc->dc", scale, a.expand(len(scale), -1, -1)) @ basis.T
     share = float((left / whole.clamp_min(1e-300)).clamp(0, 1).mean())
@@ -127,7 +129,7 @@ def apart(heads: Sequence[Head]) -> tuple[Int[Tensor, "pair"], Int[Tensor, "pair
 
 
 def cosines(vectors: Float[Tensor, "*draws heads d_model"], heads: Sequence[Head]) -> Float[Tensor, "*draws pair"]:
-    """Of all pairs of heads in different layers."""
+    """The cosines of all pairs of heads in different layers."""
     i, j = apart(heads)
     return (vectors @ vectors.mT)[..., i, j]
 
@@ -148,41 +150,41 @@ def likeness(
     seed: int = 0,
     absolute: bool = False,
 ) -> Likeness:
-    """How alike are these heads once `taken` is out of what they hear? `top` says what that is.
+    """How alike are these heads without `taken`? `top` says how many directions that is; see `Likeness.taken`.
 
-    `absolute`: vectors whose sign says nothing, as that of channels.
+    `absolute`: take the size of cosines, for channels, whose vectors have no sign.
     """
-    heads = [one.place for one in heard]
+    heads = [signals.place for signals in heard]
     generator = torch.Generator().manual_seed(seed)
-    own = directions(heard, taken)
+    vectors = directions(heard, taken)
     others = shuffled(heard, taken, draws, generator)
-    again = resampled(heard, taken, draws if any(len(one) > 1 for one in heard) else 1, generator)
-    told = [_pairs(x, heads, limit, absolute) for x in (own[None], again, others)]
-    (near, cosine), (nears, means), (null_near, null) = told
+    again = resampled(heard, taken, draws if any(len(signals) > 1 for signals in heard) else 1, generator)
+    compared = [_pairs(x, heads, limit, absolute) for x in (vectors[None], again, others)]
+    (near, cosine), (nears, means), (null_near, null) = compared
     return Likeness(
         taken=top,
         pairs=len(apart(heads)[0]),
-        left=float(np.mean([_mean(one, one.used[None], taken[one.layer])[1] for one in heard])),
+        left=float(np.mean([_mean(signals, signals.used[None], taken[signals.layer])[1] for signals in heard])),
         near=_around(float(near), nears),
         cosine=_around(float(cosine), means),
-        rank=int(rank_of(own)),
+        rank=int(rank_of(vectors)),
         shuffled_near=_range(null_near),
         shuffled_cosine=_range(null),
         shuffled_rank=_range(rank_of(others[:_RANKED])),
-        p=(1 + int((null_near >= near).sum())) / (1 + draws),
-        p_cosine=(1 + int((null >= cosine).sum())) / (1 + draws),
+        p=p_of_draws(null_near.tolist(), float(near)),
+        p_cosine=p_of_draws(null.tolist(), float(cosine)),
     )
 
 
 def _pairs(
     vectors: Float[Tensor, "draw heads d_model"], heads: Sequence[Head], limit: float, absolute: bool
 ) -> tuple[Float[Tensor, "draw"], Float[Tensor, "draw"]]:
-    """The share of near pairs and the mean cosine of each draw, one at a time: hundreds of channels have many pairs."""
+    """The share of near pairs and the mean cosine of each draw, one at a time: hundreds of heads have many pairs."""
     near, mean = [], []
-    for one in vectors:
-        found = cosines(one, heads).abs() if absolute else cosines(one, heads)
-        near.append((found > limit).double().mean())
-        mean.append(found.mean())
+    for draw in vectors:
+        values = cosines(draw, heads).abs() if absolute else cosines(draw, heads)
+        near.append((values > limit).double().mean())
+        mean.append(values.mean())
     return torch.stack(near), torch.stack(mean)
 
 
@@ -208,7 +210,7 @@ def members(labels: Int[np.ndarray, "heads"], heads: Sequence[Head]) -> Iterator
 
 
 def _around(value: float, draws: Float[Tensor, "draw"]) -> Interval:
-    """A value with the spread of its draws: these are lower on average, since means over fewer prompts are noisier."""
+    """A value with the spread of its draws around it: draws are lower, since means over fewer prompts are noisier."""
     mean, low, high = _range(draws)
     return Interval(value, value + low - mean, value + high - mean)
 
@@ -218,11 +220,11 @@ def _range(values: Tensor) -> Range:
     return float(values.double().mean()), low, high
 
 
-# What do all residual streams have in common? Their mean and their largest variance, which are nobody's signal.
+# What do all residual streams have in common? Their mean and their directions of largest variance.
 #
-# Streams are anisotropic: whatever is projected out of them looks alike, because all of them do. What a layer's
-# tokens share is measured here, so that it can be taken out of signals before these are compared. The first token is
-# left out: what sets it apart from the others may be a signal. Streams count by their direction, as behind a norm.
+# Streams are anisotropic: all are alike, and so is whatever is projected out of them. What the tokens of a layer have
+# in common is measured here, and taken out of signals before these are compared. The first token is left out, because
+# what sets it apart may be a signal. Streams are normalised first, as they are behind a norm.
 
 TAKEN: tuple[int | None, ...] = (None, 0, 1, 3)  # nothing; the mean; and so many directions of largest variance
 _TOP = max(top or 0 for top in TAKEN)
@@ -230,7 +232,7 @@ _TOP = max(top or 0 for top in TAKEN)
 
 @dataclass(frozen=True)
 class Ambient:
-    """What the streams of each layer have in common."""
+    """Mean and largest variance of each layer's streams."""
 
     __repr__ = brief
 
@@ -240,7 +242,7 @@ class Ambient:
     root: Float[Tensor, "d_model d_model"]  # of the second moment over these tokens and all layers
 
     def taken(self, top: int | None) -> dict[int, Float[Tensor, "d_model q"]]:
-        """By layer, an orthonormal basis of what is taken out: nothing, the mean, or it and the `top` directions."""
+        """By layer, an orthonormal basis of what is taken out: nothing (None), the mean, or also `top` directions."""
         if top is None:
             return {layer: mean[:, None][:, :0] for layer, mean in self.mean.items()}
         return {
@@ -249,21 +251,21 @@ class Ambient:
         }
 
     def draw(self, rank: int, generator: torch.Generator) -> Float[Tensor, "d_model rank"]:
-        """A random subspace, drawn from where streams are: their large directions are in it more often than others."""
+        """A random subspace drawn from the streams' second moment, in which their large directions are more likely."""
         normal = torch.randn(len(self.root), rank, generator=generator, dtype=self.root.dtype)
         return orthonormal(self.root @ normal)
 
 
 @dataclass
 class Moments:
-    """Sums over tokens, batch by batch."""
+    """First and second moments of the streams, summed batch by batch."""
 
     count: dict[int, int] = field(default_factory=dict)
     first: dict[int, Tensor] = field(default_factory=dict)
     second: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, writes: Writes, layers: Sequence[int]) -> None:
-        """Count the streams that these layers read in some runs."""
+        """Add the streams that these layers read, of all tokens after the first."""
         for layer in layers:
             for run in writes.runs:
                 x = run.layers[layer].resid.double().cpu()
@@ -273,7 +275,7 @@ class Moments:
                 self.second[layer] = self.second.get(layer, 0) + x.T @ x
 
     def ambient(self, top: int = _TOP) -> Ambient:
-        """What was counted so far, with so many directions of largest variance."""
+        """Mean and variance of all that was added, with so many directions of largest variance."""
         mean = {layer: total / self.count[layer] for layer, total in self.first.items()}
         spread, shares = {}, {}
         for layer, centre in mean.items():

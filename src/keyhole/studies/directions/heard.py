@@ -1,14 +1,12 @@
-"""What do heads hear in residual space, and how are their groups called?
+"""What do heads hear? Their signals in residual space: every firing of a head, in the coordinates of its channels.
 
-What do heads hear? Their signals in residual space, all firings of a head in the coordinates of its channels.
-
-A firing's signal on one side is the sum over its writers c of what each puts into its channels S_c, as it is written
-(neither rotated nor divided by a norm: what an intervention at the writers removes):
+A firing's signal on one side is the sum over its writers c of what each puts into its channels S_c. It is taken as it
+is written, neither rotated nor divided by a norm, which is what an intervention at the writers removes:
 
     s = sum over c of P_{S_c} o_c = U a,    a_k = sum over c with k in S_c of u_k . o_c
 
-U has orthonormal columns, so lengths and shares can be had from `a` alone. What the same writers put into all channels
-is kept beside it: a control may then listen to others (`keyhole.studies.directions.alike`).
+U has orthonormal columns, so lengths and shares follow from `a` alone. What the same writers put into all channels is
+kept too, since the control takes other channels (`keyhole.studies.directions.alike`).
 """
 
 from collections import defaultdict
@@ -19,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.brief import Head, brief, head_name
+from keyhole.brief import Head, brief, first_few, head_name
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.records import OFFSETS, Component, SideName, Signal, Writer
 from keyhole.tracing.firing import Firing
@@ -28,9 +26,9 @@ from keyhole.tracing.upstream import Writes
 
 @dataclass(frozen=True)
 class Caused:
-    """One side of one firing: which signals cause it."""
+    """The signals that cause one side of one firing."""
 
-    run: int  # among those that were written side by side
+    run: int  # its index in the batch
     layer: int
     head: int
     side: SideName
@@ -63,7 +61,7 @@ class Heard:
 
 
 def of_firings(firings: Iterable[Firing], runs: Mapping[int, int]) -> Iterator[Caused]:
-    """The sides of firings that were explained; `runs` has the number of each run by its id."""
+    """Both sides of explained firings; `runs` has the index of each run in the batch, by the run's `id`."""
     for firing in firings:
         for side in firing.sides:
             yield Caused(runs[id(firing.run)], firing.layer, firing.head, side.side, side.signals)
@@ -71,30 +69,30 @@ def of_firings(firings: Iterable[Firing], runs: Mapping[int, int]) -> Iterator[C
 
 def of_circuit(circuit: Circuit, run: int) -> Iterator[Caused]:
     """The sides of a circuit's firings, out of its edges."""
-    found: dict[tuple[int, SideName], list[Signal]] = defaultdict(list)
+    by_node: dict[tuple[int, SideName], list[Signal]] = defaultdict(list)
     for edge in circuit.edges:
         if edge.side in ("dest", "src"):
-            found[edge.receiver, edge.side].append(circuit.signal(edge))
-    for (node, side), signals in found.items():
+            by_node[edge.receiver, edge.side].append(circuit.signal(edge))
+    for (node, side), signals in by_node.items():
         into = circuit.nodes[node]
         assert into.layer is not None and into.head is not None
         yield Caused(run, into.layer, into.head, side, tuple(signals))
 
 
 def hear(writes: Writes, caused: Iterable[Caused], prompts: Sequence[int]) -> list[Heard]:
-    """The signals of each head and side, in order; `prompts` numbers the runs. An offset is no one's write."""
+    """The signals of each head and side, in order, without offsets, which nobody writes; `prompts` numbers the runs."""
     groups: dict[tuple[SideName, int, int], list[Caused]] = defaultdict(list)
-    for one in caused:
-        if any(signal.writer.kind not in OFFSETS for signal in one.signals):
-            groups[one.side, one.layer, one.head].append(one)
-    found = [_heard(writes, own, prompts) for _, own in sorted(groups.items())]
-    return [one for one in found if one is not None]
+    for cause in caused:
+        if any(signal.writer.kind not in OFFSETS for signal in cause.signals):
+            groups[cause.side, cause.layer, cause.head].append(cause)
+    heard = [_heard(writes, causes, prompts) for _, causes in sorted(groups.items())]
+    return [signals for signals in heard if signals is not None]
 
 
 def _heard(writes: Writes, caused: Sequence[Caused], prompts: Sequence[int]) -> Heard | None:
-    """All firings of one head on one side; those whose writers put nothing into their channels are left out."""
+    """All firings of one head on one side, without those whose writers put nothing into their channels."""
     side, layer, head = caused[0].side, caused[0].layer, caused[0].head
-    signals = [(i, s) for i, one in enumerate(caused) for s in one.signals if s.writer.kind not in OFFSETS]
+    signals = [(i, s) for i, cause in enumerate(caused) for s in cause.signals if s.writer.kind not in OFFSETS]
     row = torch.tensor([i for i, _ in signals])
     om = writes.omega(layer)
     basis = (om.u(head) if side == "dest" else om.v(head)).double().cpu()
@@ -113,39 +111,39 @@ def _heard(writes: Writes, caused: Sequence[Caused], prompts: Sequence[int]) -> 
         return None
     share = (coordinates * mask * used[row]).sum(1) / energy[row]
     authors = _authors([s.writer for _, s in signals], share, kept[row], int(kept.sum()))
-    of = torch.tensor([prompts[one.run] for one in caused])
+    of = torch.tensor([prompts[cause.run] for cause in caused])
     return Heard(layer, head, side, of[kept], used[kept], written[kept], chosen[kept], basis, authors)
 
 
 def _authors(
     writers: Sequence[Writer], share: Float[Tensor, "signal"], kept: Bool[Tensor, "signal"], firings: int
 ) -> dict[Component, float]:
-    found: dict[Component, float] = defaultdict(float)
+    shares: dict[Component, float] = defaultdict(float)
     for writer, value, counts in zip(writers, share.tolist(), kept.tolist(), strict=True):
         if counts:
-            found[Component.of(writer)] += value / firings
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            shares[Component.of(writer)] += value / firings
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def joined(parts: Iterable[Heard]) -> list[Heard]:
-    """What was heard in several batches of prompts, each head and side once, in order."""
+    """The signals of several batches of prompts, each head and side once, in order."""
     groups: dict[tuple[SideName, int, int], list[Heard]] = defaultdict(list)
     for part in parts:
         groups[part.side, part.layer, part.head].append(part)
-    return [_joined(own) for _, own in sorted(groups.items())]
+    return [_joined(group) for _, group in sorted(groups.items())]
 
 
-def _joined(own: Sequence[Heard]) -> Heard:
-    total, authors = sum(map(len, own)), defaultdict[Component, float](float)
-    for one in own:
-        for author, share in one.authors.items():
-            authors[author] += share * len(one) / total
+def _joined(parts: Sequence[Heard]) -> Heard:
+    total, authors = sum(map(len, parts)), defaultdict[Component, float](float)
+    for part in parts:
+        for author, share in part.authors.items():
+            authors[author] += share * len(part) / total
     return replace(
-        own[0],
-        prompt=torch.cat([one.prompt for one in own]),
-        used=torch.cat([one.used for one in own]),
-        written=torch.cat([one.written for one in own]),
-        chosen=torch.cat([one.chosen for one in own]),
+        parts[0],
+        prompt=torch.cat([part.prompt for part in parts]),
+        used=torch.cat([part.used for part in parts]),
+        written=torch.cat([part.written for part in parts]),
+        chosen=torch.cat([part.chosen for part in parts]),
         authors=dict(sorted(authors.items(), key=lambda item: -item[1])),
     )
 
@@ -159,21 +157,21 @@ def author_name(author: Component) -> str:
     return "head " * (author.kind == "head") + str(author)
 
 
-# How are groups of heads, and what was taken out of their signals, called?
+# Words for groups of heads, and for what was taken out of their signals.
 
-SURE = 0.01  # a p-value
+SURE = 0.01  # the p-value up to which a likeness is significant
 _HEADS = 6  # of a cluster, that are named
 
 
 def draws_text(draws: int) -> str:
-    """A doubt, where so few draws of the control cannot show anything; else nothing.
+    """A warning if the control has too few draws for a significant p-value; else nothing.
 
     >>> draws_text(99), draws_text(19)
     ('', '; 19 draws of the control can show nothing at p 0.01: take 99 or more')
     """
     least = round(1 / SURE) - 1
-    told = f"; {draws} draws of the control can show nothing at p {SURE:g}: take {least} or more"
-    return "" if draws >= least else told
+    doubt = f"; {draws} draws of the control can show nothing at p {SURE:g}: take {least} or more"
+    return "" if draws >= least else doubt
 
 
 def taken_text(taken: int | None) -> str:
@@ -193,7 +191,5 @@ def cluster_text(heads: tuple[Head, ...]) -> str:
     >>> cluster_text(((1, 0), (2, 3)))
     '2 heads in 2 layers: 1.0, 2.3'
     """
-    named = ", ".join(head_name(head) for head in heads[:_HEADS])
-    more = f" and {len(heads) - _HEADS} more" if len(heads) > _HEADS else ""
     layers = len({layer for layer, _ in heads})
-    return f"{len(heads)} heads in {layers} layer{'s' * (layers > 1)}: {named}{more}"
+    return f"{len(heads)} heads in {layers} layer{'s' * (layers > 1)}: {first_few([*map(head_name, heads)], _HEADS)}"

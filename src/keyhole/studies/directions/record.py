@@ -1,36 +1,35 @@
-"""What came of it, and which channels do two tasks share?
+"""The record of a study of shared directions; and does a head use the same channels in two tasks?
 
-Does a head use the same channels in two tasks? How often each channel is used, beside split halves of one task.
-
-Of every prompt in whose circuit a head fires, the channels of its signals are a set. Over prompts a channel has a
-frequency f, and two groups of prompts overlap by
+For every prompt in whose circuit a head fires, the channels of its signals are a set. Over prompts, channel k has a
+frequency f_k, and two groups of prompts overlap by
 
     sum over k of min(f_k, g_k) / sum over k of max(f_k, g_k)
 
-1 for equal frequencies, 0 for no channel in common. Few prompts overlap less, whatever they are of; so halves of one
-task and parts of two have the same number of prompts.
+which is 1 for equal frequencies and 0 without a common channel. Small groups overlap less, whatever their tasks. So the
+overlap of two tasks is compared with that of two halves of one task, with the same number of prompts.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from keyhole._moved import attributes_of
 from keyhole.brief import Head, brief
 from keyhole.circuits.records import SideName
 from keyhole.errors import KeyholeError
 from keyhole.report import Report, Reported
-from keyhole.stats import benjamini_hochberg
+from keyhole.stats import benjamini_hochberg, p_of_draws
 from keyhole.store.store import Store
 from keyhole.studies.directions.alike import Likeness
 from keyhole.studies.directions.heard import SURE
 from keyhole.studies.families.distances import in_common
 
 Place = tuple[SideName, int, int]  # side, layer, head
-LEAST = 10  # prompts of each task in which a head fires, without which nothing is said
-_SAME, _OTHER = 0.8, 0.5  # of what halves of one task share
+LEAST = 10  # prompts of each task in which a head fires: heads with fewer are left out
+_SAME, _OTHER = 0.8, 0.5  # of the overlap of two halves of one task
 _SURE = 0.05  # a p-value, corrected over heads
 
 
@@ -55,28 +54,31 @@ class HeadUse:
     head: int
     side: SideName
     prompts: tuple[int, int]  # of each task
-    overlap: float  # of the two tasks, all prompts
-    between: float  # the same of as many prompts as halves have, on average over draws
-    within: tuple[float, float]  # halves of each task
-    chance: float  # with the channels of one task under other numbers
+    overlap: float  # of the two tasks, over all prompts
+    between: float  # the same over as many prompts as halves have, on average over draws
+    within: tuple[float, float]  # overlap of two halves of each task
+    chance: float  # overlap if the channels of one task are permuted
     p: float  # of so little overlap, if prompts were dealt to tasks at random
     q: float  # the same, corrected over heads (Benjamini and Hochberg)
 
     @property
     def share(self) -> float:
-        """Of what halves of one task share, how much do the two tasks?"""
+        """The overlap of two tasks, as a share of that of two halves of one."""
         return self.between / max(1e-12, sum(self.within) / 2)
 
     @property
-    def found(self) -> Literal["same", "in part", "others"]:
+    def verdict(self) -> Literal["same", "in part", "others"]:
         """Does it use the same channels in both tasks?"""
         if self.share >= _SAME:
             return "same"
         return "others" if self.share < _OTHER and self.q <= _SURE else "in part"
 
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("HeadUse")
+
 
 def channel_use(store: Store) -> dict[Place, Use]:
-    """Which channels each head uses in which prompts, out of a store's edges alone."""
+    """Which channels each head uses in which prompts, from a store's edges."""
     import pyarrow.compute as pc
 
     columns = ["prompt", "to_layer", "to_head", "side", "channels"]
@@ -89,27 +91,31 @@ def channel_use(store: Store) -> dict[Place, Use]:
     src = np.asarray(pc.equal(table["side"], "src"))[parents].astype(np.int64)
     places, which = np.unique(np.stack([src, layer, head], axis=1), axis=0, return_inverse=True)
     size = int(channel.max()) + 1
-    found: dict[Place, Use] = {}
+    uses: dict[Place, Use] = {}
     for number, (side, at, index) in enumerate(places.tolist()):
-        mine = which.ravel() == number
-        prompts, row = np.unique(prompt[mine], return_inverse=True)
+        of_place = which.ravel() == number
+        prompts, row = np.unique(prompt[of_place], return_inverse=True)
         used = np.zeros((len(prompts), size), dtype=bool)
-        used[row.ravel(), channel[mine]] = True
-        found["src" if side else "dest", at, index] = Use(prompts, used)
-    return found
+        used[row.ravel(), channel[of_place]] = True
+        uses["src" if side else "dest", at, index] = Use(prompts, used)
+    return uses
 
 
 def compare_use(
-    one: Mapping[Place, Use], other: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
+    first: Mapping[Place, Use], second: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
 ) -> tuple[HeadUse, ...]:
     """Every head that fires in enough prompts of both tasks."""
     both = sorted(
-        place for place in one if place in other and min(len(one[place].prompts), len(other[place].prompts)) >= LEAST
+        place
+        for place in first
+        if place in second and min(len(first[place].prompts), len(second[place].prompts)) >= LEAST
     )
     rng = np.random.default_rng(seed)
-    found = [_compared(place, *_padded(one[place].used, other[place].used), draws=draws, rng=rng) for place in both]
-    corrected = benjamini_hochberg([made.p for made in found])
-    return tuple(HeadUse(**{**made.__dict__, "q": q}) for made, q in zip(found, corrected, strict=True))
+    compared = [
+        _compared(place, *_padded(first[place].used, second[place].used), draws=draws, rng=rng) for place in both
+    ]
+    corrected = benjamini_hochberg([use.p for use in compared])
+    return tuple(HeadUse(**{**use.__dict__, "q": q}) for use, q in zip(compared, corrected, strict=True))
 
 
 def _padded(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,12 +145,9 @@ def _compared(place: Place, a: np.ndarray, b: np.ndarray, *, draws: int, rng: np
         between=float(in_common(halves[0][0], halves[1][0]).mean()),
         within=(float(in_common(*halves[0]).mean()), float(in_common(*halves[1]).mean())),
         chance=float(in_common(np.broadcast_to(a.mean(0), turned.shape), b.mean(0)[turned]).mean()),
-        p=(1 + int((null <= whole).sum())) / (1 + draws),
+        p=p_of_draws(-null, -whole),
         q=1.0,
     )
-
-
-# Do heads coordinate through shared directions, and use the same channels in two tasks? The record of a study.
 
 
 @dataclass(frozen=True)
@@ -156,15 +159,15 @@ class SharedSide:
     side: SideName
     heads: tuple[Head, ...]  # with enough firings
     cosines: Float[np.ndarray, "heads heads"] = field(repr=False)  # of their mean signals
-    clusters: tuple[tuple[Head, ...], ...]  # of near-equal ones, largest first; those of several heads
+    clusters: tuple[tuple[Head, ...], ...]  # of near-equal heads, largest first, without single heads
     signals: tuple[Likeness, ...]  # near-equal pairs, with nothing taken out, then more and more
     used: int  # channels that are used often
     channels: tuple[Likeness, ...]  # near-parallel pairs of their vectors u_k or v_k
 
     @property
     def coordinate(self) -> bool:
-        """More near-equal pairs than other channels would give, with and without what all streams have in common?"""
-        return bool(self.signals) and all(one.near[0] > 0 and one.p <= SURE for one in self.signals)
+        """Are there more near-equal pairs than with other channels, also without what all streams have in common?"""
+        return bool(self.signals) and all(likeness.near[0] > 0 and likeness.p <= SURE for likeness in self.signals)
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class Shared(Reported):
     model: str
     stores: tuple[str, ...]
     prompts: int  # whose signals were compared
-    limit: float  # of near-equal: a cosine
+    limit: float  # the cosine from which signals are near-equal
     sides: tuple[SharedSide, SharedSide]
     tasks: tuple[HeadUse, ...]  # empty without another store
     settings: dict[str, Any]

@@ -1,9 +1,7 @@
-"""At which height is the tree cut? Against nulls, and by how stable the clusters are.
+"""At which height is the tree of circuits cut? Every cut from the top, its stability, and null models without families.
 
-Into how many families does a tree of circuits fall? Every cut from the top, and how good it is.
-
-Average linkage first splits off outliers, one by one. So a family has at least a least size, and what a cut leaves in
-smaller clusters lies outside: it counts as 0 in the mean silhouette, so that no cut gains by putting much aside.
+Average linkage first splits off outliers, one by one. So a family has a least size, and circuits in smaller clusters
+lie outside. They count as 0 in the mean silhouette, so that no cut gains by leaving many circuits out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,17 +17,17 @@ if TYPE_CHECKING:
     from scipy.sparse import csc_array, csr_array
 
 OUTSIDE = 0  # the number of circuits in no family; families count from 1
-COVERED = 0.5  # share of circuits that the families of a cut hold at least
+COVERED = 0.5  # least share of circuits that are in a family of a cut
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One way to cut a tree."""
+    """A tree, cut at one height."""
 
     families: int
     silhouette: float  # mean over all circuits; those outside count as 0
     outside: int  # circuits
-    height: float  # circuits whose mean distance is below were joined
+    height: float  # clusters with a mean distance below it were joined
     labels: Int[np.ndarray, "circuits"]  # 1 for the largest family; 0 outside
 
 
@@ -53,28 +51,28 @@ def summed(
     distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]
 ) -> Float[np.ndarray, "circuits families"]:
     """Each circuit's summed distance from the members of each family."""
-    return np.stack([distances[labels == one].sum(0, dtype=np.float64) for one in range(1, labels.max() + 1)], 1)
+    return np.stack([distances[labels == family].sum(0, dtype=np.float64) for family in range(1, labels.max() + 1)], 1)
 
 
 def cuts_of(
     distances: Float[np.ndarray, "circuits circuits"], tree: Float[np.ndarray, "merges 4"], *, least: int, most: int
 ) -> dict[int, Cut]:
     """The best cut for every number of families, from 2 to `most`, that leaves no more than half of all outside."""
-    found: dict[int, Cut] = {}
+    cuts: dict[int, Cut] = {}
     for height, clusters, sums in _from_the_top(distances, tree, least):
-        families = sorted(clusters, key=lambda one: -len(clusters[one]))
-        inside = sum(len(clusters[one]) for one in families)
+        families = sorted(clusters, key=lambda cluster: -len(clusters[cluster]))
+        inside = sum(len(clusters[cluster]) for cluster in families)
         if inside < COVERED * len(distances):
             break
         if not 2 <= len(families) <= most:
             continue
         labels = np.full(len(distances), OUTSIDE)
-        for number, one in enumerate(families, 1):
-            labels[clusters[one]] = number
-        mean = float(silhouettes(np.stack([sums[one] for one in families], 1), labels).mean())
-        if len(families) not in found or mean > found[len(families)].silhouette:
-            found[len(families)] = Cut(len(families), mean, len(distances) - inside, height, labels)
-    return found
+        for number, cluster in enumerate(families, 1):
+            labels[clusters[cluster]] = number
+        mean = float(silhouettes(np.stack([sums[cluster] for cluster in families], 1), labels).mean())
+        if len(families) not in cuts or mean > cuts[len(families)].silhouette:
+            cuts[len(families)] = Cut(len(families), mean, len(distances) - inside, height, labels)
+    return cuts
 
 
 def silhouettes(
@@ -82,23 +80,24 @@ def silhouettes(
 ) -> Float[np.ndarray, "circuits"]:
     """How much nearer is each circuit to its own family than to the next? From summed distances to each family."""
     sizes = np.bincount(labels, minlength=sums.shape[1] + 1)[1:]
-    found = np.zeros(len(labels))
+    values = np.zeros(len(labels))
     inside = np.flatnonzero(labels != OUTSIDE)
-    own = labels[inside] - 1
+    family = labels[inside] - 1
     means = sums[inside] / sizes
-    within = sums[inside, own] / np.maximum(sizes[own] - 1, 1)  # a circuit's distance from itself is no part of it
-    means[np.arange(len(inside)), own] = np.inf
+    within = sums[inside, family] / np.maximum(sizes[family] - 1, 1)  # the mean over the other members
+    means[np.arange(len(inside)), family] = np.inf
     other = means.min(1)
-    found[inside] = (other - within) / np.maximum(np.maximum(other, within), np.finfo(float).tiny)
-    return found
+    values[inside] = (other - within) / np.maximum(np.maximum(other, within), np.finfo(float).tiny)
+    return values
 
 
 def _from_the_top(
     distances: Float[np.ndarray, "circuits circuits"], tree: Float[np.ndarray, "merges 4"], least: int
 ) -> Iterator[tuple[float, dict[int, np.ndarray], dict[int, np.ndarray]]]:
-    """(height, members, summed distances) of all clusters of the least size after each split, the highest first.
+    """(height, members, summed distances) of all clusters of at least this size after each split, the highest first.
 
-    A split sums anew only the distances to its smaller part; what became of small clusters is not followed.
+    After a split only the distances to the smaller part are summed; those to the larger one are the difference from the
+    sums before. Clusters below the least size are not followed.
     """
     n = len(distances)
     leaves = _members(tree, n)
@@ -111,8 +110,8 @@ def _from_the_top(
         whole = sums.pop(at + n)
         parts = [(leaves(int(child)), int(child)) for child in tree[at, :2]]
         (few, small), (many, large) = sorted(parts, key=lambda part: len(part[0]))
-        own = distances[few].sum(0, dtype=np.float64)  # rows: they lie together in memory
-        for members, child, total in ((few, small, own), (many, large, whole - own)):
+        to_few = distances[few].sum(0, dtype=np.float64)  # by rows, which are contiguous in memory
+        for members, child, total in ((few, small, to_few), (many, large, whole - to_few)):
             if len(members) >= least:
                 clusters[child], sums[child] = members, total
         yield float(tree[at, 2]), clusters, sums
@@ -135,12 +134,13 @@ def _members(tree: Float[np.ndarray, "merges 4"], n: int) -> Callable[[int], np.
     return leaves
 
 
-# Would other prompts give the same families? Each family's best match in resampled circuits (Hennig 2007).
+# Would other prompts give the same families? The Jaccard of each family with its best match in a resample (Hennig
+# 2007).
 #
-# Circuits are drawn with replacement and taken once each, as is usual: two copies at distance 0 would be a cluster of
-# their own. Every resample is cut into the same number of families.
+# Circuits are drawn with replacement, and each is taken once, as is usual: two copies at distance 0 would be a cluster
+# of their own. Every resample is cut into the same number of families.
 
-MOST = 1500  # circuits that are drawn: the time grows with their square
+MOST = 1500  # circuits of a resample: the time grows with their square
 STABLE = 0.75  # mean Jaccard from which on a family is usually called stable
 
 
@@ -152,18 +152,18 @@ def stabilities(
     draws: int,
     rng: np.random.Generator,
 ) -> dict[int, Float[np.ndarray, "families"]]:
-    """For every cut: the mean Jaccard of each family with the nearest one of a resample. No such cut there: 0."""
+    """For every cut, the mean Jaccard of each family with the nearest family of a resample; 0 without such a cut."""
     n = len(distances)
-    found = {families: np.zeros(families) for families in cuts}
+    totals = {families: np.zeros(families) for families in cuts}
     for _ in range(draws):
         drawn = np.unique(rng.integers(n, size=min(n, MOST)))
-        own = distances[np.ix_(drawn, drawn)]
+        apart = distances[np.ix_(drawn, drawn)]
         fewest = max(2, round(least * len(drawn) / n))
-        again = cuts_of(own, tree_of(own), least=fewest, most=max(cuts, default=2))
+        again = cuts_of(apart, tree_of(apart), least=fewest, most=max(cuts, default=2))
         for families, cut in cuts.items():
             if families in again:
-                found[families] += matches(cut.labels[drawn], again[families].labels, families)
-    return {families: total / draws for families, total in found.items()}
+                totals[families] += matches(cut.labels[drawn], again[families].labels, families)
+    return {families: total / draws for families, total in totals.items()}
 
 
 def matches(
@@ -180,18 +180,15 @@ def matches(
     return np.asarray((table[1:, 1:] / np.maximum(union, 1)).max(1))
 
 
-# Could one family look like several? Two worlds without families, each cut in the same way.
+# Could one family look like several? Two null models without families, each cut in the same way.
 #
-# - *shuffled*: every circuit keeps its size and every term its frequency, and nothing else is kept (curveball
-# trades).
-#   Circuits of different sizes lie at different distances without any families, which only such a null allows for.
-# - *one cloud*: a single Gaussian with the covariance that the circuits have. Terms of a circuit hang together, since
-# an
-#   edge needs its head; so one family is no ball, and the shuffled world alone would find families in any elongated
-#   one.
-#   Jaccard's similarity is a kernel: 1 - J is half a squared distance between vectors, whose covariance is used.
+# - *shuffled*: every circuit keeps its size, every term its frequency, and nothing else is kept (curveball trades).
+#   Circuits of different sizes have different distances without any families, and only this null model allows for it.
+# - *one cloud*: a single Gaussian with the covariance of the circuits. Terms depend on each other, since an edge needs
+#   its heads. So one family is elongated and no ball, and against shuffled circuits alone it would count as several.
+#   Jaccard's similarity is a kernel: 1 - J is half a squared distance between vectors, and their covariance is used.
 
-_FIRST, _SWEEPS = 20, 4  # in which every circuit trades once: before the first draw, and between two
+_FIRST, _SWEEPS = 20, 4  # sweeps before the first draw, and between two draws
 
 
 @dataclass(frozen=True)
@@ -201,20 +198,20 @@ class Trades:
     has: Bool[np.ndarray, "circuits terms"]
 
     def sweep(self, rng: np.random.Generator) -> None:
-        """Pairs of circuits put what only one of them has together, and draw anew as many as each had."""
+        """In random pairs, circuits pool the terms that only one of them has, and deal them out in the same numbers."""
         order = rng.permutation(len(self.has))
-        for one, other in zip(order[::2], order[1::2], strict=False):
-            mine, theirs = self.has[one], self.has[other]
-            pool = np.flatnonzero(mine != theirs)
-            drawn = rng.permutation(pool)[: int(mine[pool].sum())]
-            mine[pool], theirs[pool] = False, True
-            mine[drawn], theirs[drawn] = True, False
+        for first, second in zip(order[::2], order[1::2], strict=False):
+            has, others = self.has[first], self.has[second]
+            pool = np.flatnonzero(has != others)
+            drawn = rng.permutation(pool)[: int(has[pool].sum())]
+            has[pool], others[pool] = False, True
+            has[drawn], others[drawn] = True, False
 
 
 def shuffled_distances(matrix: "csr_array") -> Callable[[np.random.Generator], np.ndarray]:
-    """What draws distances of circuits that have traded; each draw goes on from the one before.
+    """A function that draws distances of shuffled circuits; each draw continues from the one before.
 
-    Weights stay with their terms: those of each are dealt anew to the circuits that have it.
+    The weights of a term stay with it, and are dealt anew to the circuits that have it.
     """
     trades = Trades(matrix.toarray() != 0)
     by_term = matrix.tocsc()
@@ -239,11 +236,15 @@ def _dealt(has: Bool[np.ndarray, "circuits terms"], by_term: "csc_array", rng: n
     return csc_array((values, circuit, by_term.indptr), shape=has.shape).tocsr()
 
 
-def one_cloud(distances: Float[np.ndarray, "circuits circuits"]) -> Callable[[np.random.Generator], np.ndarray]:
-    """What draws distances between as many points of one Gaussian whose covariance is that of the circuits."""
+def centred_kernel(distances: Float[np.ndarray, "circuits circuits"]) -> Float[np.ndarray, "circuits circuits"]:
+    """Inner products of circuits around their mean: Jaccard's similarity is a kernel."""
     similar = 1 - distances.astype(np.float64)
-    centred = similar - similar.mean(0) - similar.mean(1)[:, None] + similar.mean()
-    variance = np.linalg.eigvalsh(centred).clip(0) / max(len(distances) - 1, 1)
+    return np.asarray(similar - similar.mean(0) - similar.mean(1)[:, None] + similar.mean())
+
+
+def one_cloud(distances: Float[np.ndarray, "circuits circuits"]) -> Callable[[np.random.Generator], np.ndarray]:
+    """A function that draws distances between as many points of one Gaussian with the covariance of the circuits."""
+    variance = np.linalg.eigvalsh(centred_kernel(distances)).clip(0) / max(len(distances) - 1, 1)
     spread = np.sqrt(variance[variance > 1e-9 * variance.max(initial=1e-300)])
 
     def draw(rng: np.random.Generator) -> Float[np.ndarray, "circuits circuits"]:

@@ -1,30 +1,32 @@
-"""Do the circuits of a store come in families? From tables to sets, distances, a tree, its cut, and what it means."""
+"""Do the circuits of a store come in families? Tables become sets, distances and a tree, and the best cut is tested."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Unpack, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.errors import KeyholeError
 from keyhole.progress import Progress, silent
+from keyhole.settings.fields import chosen
 from keyhole.store.manifest import traced_prompts
 from keyhole.store.store import Where
 from keyhole.studies.families.agreement import agreements, labels_of, medoid, representatives
 from keyhole.studies.families.clusters import Clustering, clusters
 from keyhole.studies.families.cuts import OUTSIDE, silhouettes, summed
-from keyhole.studies.families.distances import Granularity, jaccard
+from keyhole.studies.families.distances import jaccard
 from keyhole.studies.families.record import About, Families, Family, Level, assign_rest, averages
 from keyhole.studies.families.sets import Sets, store_sets
+from keyhole.studies.settings import FamilyOptions, FamilySettings, Granularity
 
 if TYPE_CHECKING:
     from keyhole.store.store import Store
 
-RIGHT: Mapping[str, object] = MappingProxyType({"correct": True, "status": "circuit"})  # as the papers trace them
+RIGHT: Mapping[str, object] = MappingProxyType({"correct": True, "status": "circuit"})  # as in the papers
 _FEWEST = 10
 Values = Mapping[str, tuple[str | None, ...]]
 
@@ -32,60 +34,82 @@ Values = Mapping[str, tuple[str | None, ...]]
 def families(
     store: "Store",
     *,
-    granularity: Granularity = "channels",
-    side: bool = True,
-    role: bool = False,
-    weighted: bool = False,
-    k: int | None = None,
     where: Where = RIGHT,
-    most: int = 10_000,
-    seed: int = 0,
+    settings: FamilySettings | None = None,
     progress: Progress = silent,
+    **options: Unpack[FamilyOptions],
 ) -> Families:
-    """Families of a store's circuits, by what they have in common, at all three granularities.
+    """Do the circuits of a store come in families?
 
-    Only prompts that the model answers rightly, with a head in their circuit, are taken, unless `where` says otherwise
-    (None: all). The cut is at `granularity`: by silhouette and stability, or into `k` families. Of more than `most`
-    circuits a sample is cut, and the others go to the nearest family.
+    Circuits are sets, and families are the best cut of a tree of their distances. The cut counts if it is stable and
+    better than cuts of circuits without families; otherwise all circuits are one family.
+
+    Args:
+        store: Of at least ten circuits: from `keyhole.bulk` or `keyhole.open_store`.
+        where: Which prompts are taken, by values of the table `prompts`. Default: those that the model answers rightly,
+            with a head in their circuit. None: all that have a circuit.
+        settings: How families are looked for: a `keyhole.studies.settings.FamilySettings`, whose fields are the choices
+            below.
+        progress: Called with the work done and its total, in steps; an exception from there stops the work.
+        **options: Choices by name; with a record they change it:
+            - `granularity`: Circuits are compared by their "heads", "edges", or edges with their "channels". Labels are
+              held against all three.
+            - `side`: Whether dest, src and value edges differ.
+            - `role`: Whether edges differ that join tokens of other roles.
+            - `weighted`: Whether terms count by their influence, and not by presence alone.
+            - `k`: The number of families. Default: as many as the circuits show.
+            - `most`: Of more circuits a sample of this size is cut; the others go to the nearest family.
+            - `seed`: Seed of samples, resamples and random circuits.
+
+    Returns:
+        The families with their members, stability and representatives; `print` shows the report.
+
+    >>> import keyhole, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = keyhole.bulk("ioi", keyhole.load(), n=10, out=f"{folder}/ioi.store")
+    ...     result = keyhole.families(store, granularity="heads", where=None)
+    >>> [(family.number, family.size) for family in result.families]
+    [(1, 10)]
     """
-    require_choice("granularity", granularity, Granularity)
-    if most < _FEWEST:
-        raise KeyholeError(f"a sample of {most} circuits has no families: take {_FEWEST} or more.")
-    asked = traced_prompts(store, where)
-    if len(asked) < _FEWEST:
+    settings = chosen(settings, FamilySettings, options)
+    matching = traced_prompts(store, where)
+    if len(matching) < _FEWEST:
         raise KeyholeError(
-            f"{store.path} has {len(asked)} circuits that are as {_told(where)} wants them: families need {_FEWEST} or "
-            "more. Trace more prompts, or ask for others."
+            f"{store.path} has {len(matching)} circuits that are as {where_text(where)} wants them: families need "
+            f"{_FEWEST} or more. Trace more prompts, or ask for others."
         )
-    rng = np.random.default_rng(seed)
-    sample = asked if len(asked) <= most else np.sort(rng.choice(asked, most, replace=False))
+    rng, seed = np.random.default_rng(settings.seed), settings.seed
+    sample = matching
+    if len(matching) > settings.most:
+        sample = np.sort(rng.choice(matching, settings.most, replace=False))
     values = labels_of(store, sample)
     levels: list[Level] = []
-    order = (granularity, *(one for one in get_args(Granularity) if one != granularity))
-    for i, one in enumerate(order):
-        own = store_sets(store, one, side=side, role=role, weighted=weighted, prompts=sample.tolist())
+    order = sorted(get_args(Granularity), key=lambda kind: kind != settings.granularity)  # the one to be cut first
+    for i, kind in enumerate(order):
+        level_sets = _sets(store, kind, sample, settings)
         progress(3 * i, 3 * len(order))
-        far = jaccard(own.matrix)
+        far = jaccard(level_sets.matrix)
         progress(3 * i + 1, 3 * len(order))
         within = partial(_within, progress, (3 * i + 1, 3 * i + 3, 3 * len(order)))
-        levels.append(_level(own, far, values, k=k if one == granularity else None, seed=seed, progress=within))
+        k = settings.k if kind == settings.granularity else None
+        levels.append(_level(level_sets, far, values, k=k, seed=seed, progress=within))
         progress(3 * i + 3, 3 * len(order))
-        if i == 0:  # of the others, distances are not kept: they are the most of what is in memory
-            sets, apart = own, far
+        if i == 0:  # the distances of the others are dropped: they would take most of the memory
+            sets, apart = level_sets, far
     level = levels[0]
     labels = _labels(level.clustering, len(sample))
-    kept = _families(sets, apart, labels, values, level.clustering)
-    prompts, everyone, rest = sample, labels, None
-    if len(asked) > len(sample):
-        whole = store_sets(store, granularity, side=side, role=role, weighted=weighted, prompts=asked.tolist())
-        everyone, rest = assign_rest(whole, sample, (labels, level.clustering), distances=apart, seed=seed)
-        prompts = asked
-        kept = tuple(_with_members(one, prompts, everyone) for one in kept)
+    groups = _families(sets, apart, labels, values, level.clustering)
+    prompts, all_labels, rest = sample, labels, None
+    if len(matching) > len(sample):
+        whole = _sets(store, settings.granularity, matching, settings)
+        all_labels, rest = assign_rest(whole, sample, (labels, level.clustering), distances=apart, seed=seed)
+        prompts = matching
+        groups = tuple(_with_members(family, prompts, all_labels) for family in groups)
     return Families(
-        about=_about(store, where, (granularity, side, role, weighted, seed), (len(asked), len(sample))),
+        about=_about(store, where, settings, (len(matching), len(sample))),
         prompts=prompts,
-        labels=everyone,
-        families=kept,
+        labels=all_labels,
+        families=groups,
         levels=tuple(levels),
         representatives=representatives(apart, sample, values),
         averages=averages(sets.matrix, _groups(labels), seed=seed),
@@ -96,8 +120,15 @@ def families(
     )
 
 
+def _sets(
+    store: "Store", granularity: Granularity, prompts: Int[np.ndarray, "circuits"], settings: FamilySettings
+) -> Sets:
+    how = {"side": settings.side, "role": settings.role, "weighted": settings.weighted}
+    return store_sets(store, granularity, **how, prompts=prompts.tolist())
+
+
 def _within(progress: Progress, part: tuple[int, int, int], done: int, total: int) -> None:
-    """Tell how far a part of the work is, as the whole is told."""
+    """Report the progress of a part as progress of the whole."""
     start, end, whole = part
     progress(start + (end - start) * done // max(total, 1), whole)
 
@@ -124,7 +155,7 @@ def _level(
 
 
 def _labels(clustering: Clustering, circuits: int) -> Int[np.ndarray, "circuits"]:
-    """The cut, if it is believed or was asked for; otherwise all circuits are one family."""
+    """The cut, if it is significant or the number of families was given; otherwise all circuits are one family."""
     cut = clustering.cut
     if cut is None or not (clustering.separate or clustering.given):
         return np.ones(circuits, np.int64)
@@ -134,7 +165,7 @@ def _labels(clustering: Clustering, circuits: int) -> Int[np.ndarray, "circuits"
 def _groups(labels: Int[np.ndarray, "circuits"]) -> list[tuple[str, np.ndarray]]:
     if labels.max() < 2:
         return []
-    return [(f"family {one}", np.flatnonzero(labels == one)) for one in range(1, int(labels.max()) + 1)]
+    return [(f"family {number}", np.flatnonzero(labels == number)) for number in range(1, int(labels.max()) + 1)]
 
 
 def _families(
@@ -148,12 +179,12 @@ def _families(
     each = silhouettes(summed(apart, labels), labels) if several else np.full(len(labels), np.nan)
     steady = clustering.stability[clustering.best] if several and clustering.best is not None else [np.nan]
     sizes = np.diff(sets.matrix.indptr)
-    found = []
+    results = []
     for number in range(1, int(labels.max()) + 1):
         members = np.flatnonzero(labels == number)
         at, _ = medoid(apart, members)
         pairs = len(members) * (len(members) - 1)
-        found.append(
+        results.append(
             Family(
                 number=number,
                 members=tuple(sets.prompts[members].tolist()),
@@ -162,10 +193,10 @@ def _families(
                 silhouette=float(each[members].mean()),
                 mean_distance=float(apart[np.ix_(members, members)].sum(dtype=np.float64) / max(pairs, 1)),
                 mean_size=float(sizes[members].mean()),
-                common={name: _most_common([own[i] for i in members]) for name, own in values.items()},
+                common={name: _most_common([column[i] for i in members]) for name, column in values.items()},
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _most_common(values: Sequence[str | None]) -> tuple[str, float]:
@@ -177,28 +208,26 @@ def _with_members(family: Family, prompts: Int[np.ndarray, "circuits"], labels: 
     return replace(family, members=tuple(prompts[labels == family.number].tolist()))
 
 
-def _about(
-    store: "Store", where: Where, how: tuple[Granularity, bool, bool, bool, int], counts: tuple[int, int]
-) -> About:
-    granularity, side, role, weighted, seed = how
+def _about(store: "Store", where: Where, settings: FamilySettings, counts: tuple[int, int]) -> About:
     return About(
         store=str(store.path),
         model=str(store.manifest.model.get("name")),
         task=str(store.manifest.task.get("name")),
-        granularity=granularity,
-        side=side,
-        role=role,
-        weighted=weighted,
-        where=_told(where),
-        seed=seed,
+        granularity=settings.granularity,
+        side=settings.side,
+        role=settings.role,
+        weighted=settings.weighted,
+        where=where_text(where),
+        seed=settings.seed,
         prompts=len(store),
         circuits=len(traced_prompts(store, None)),
-        asked=counts[0],
+        matching=counts[0],
         sampled=counts[1],
     )
 
 
-def _told(where: Where) -> str:
+def where_text(where: Where) -> str:
+    """What is asked of circuits, in words."""
     if where is None:
         return "all circuits"
     if isinstance(where, Mapping):
@@ -206,4 +235,4 @@ def _told(where: Where) -> str:
     return str(where)
 
 
-assert OUTSIDE == 0  # `_labels` and `record.Families` count on it
+assert OUTSIDE == 0  # `_labels` and `record.Families` number families from 1

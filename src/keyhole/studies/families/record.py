@@ -1,10 +1,9 @@
-"""What came of it? Families, their averages, and circuits beyond the sample.
+"""What is known of a store's families? Their record, the averaged circuits, and the circuits beyond the sample.
 
-Is the average of circuits any prompt's circuit? What most prompts share, beside what each of them has.
-
-The averaged circuit has the terms that at least half of the prompts have. A term's share is a mean over prompts, so
-its variance under bootstrap is that of one prompt over their number; whether the average as a whole is the same for
-other prompts is drawn. Groups of random circuits, as large as each family, say what size alone does.
+Is the averaged circuit the circuit of any prompt? It has the terms that at least half of the circuits have, and is
+compared with each of these circuits. A term's share is a mean over prompts, so its variance under bootstrap is that of
+one prompt over their number. Whether other prompts would give the same average is measured by resampling prompts.
+Random groups, as large as each family, show what the size of a group does alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ _CONTROLS = 10
 
 @dataclass(frozen=True)
 class Average:
-    """The averaged circuit of a group of circuits, beside the circuits themselves."""
+    """The averaged circuit of a group of circuits, compared with these circuits."""
 
     group: str
     circuits: int
@@ -50,39 +49,55 @@ class Average:
     missed: float  # share of a circuit's own terms that it lacks, the mean
 
 
-_NUMBERS = tuple(one.name for one in fields(Average) if one.name != "group")
+_NUMBERS = tuple(number.name for number in fields(Average) if number.name != "group")
 _WHOLE = ("circuits", "union", "size")
 
 
 def averages(
     matrix: "csr_array", groups: Sequence[tuple[str, Int[np.ndarray, "members"]]], *, seed: int = 0
 ) -> tuple[Average, ...]:
-    """Of all circuits and of each group; after each group, of random circuits as many."""
+    """How much of the averaged circuit do circuits have? For all circuits, for each group, and for random groups.
+
+    Args:
+        matrix: Circuits as rows, terms as columns: the matrix of a `Sets`.
+        groups: The name and the rows of each group.
+        seed: Seed of resamples and of the random groups.
+
+    Returns:
+        The average of all circuits, then that of each group, followed by the mean of random groups of the same size.
+
+    >>> from scipy.sparse import csr_array
+    >>> everyone, = averages(csr_array([[1.0, 1, 0], [1, 0, 1], [1, 1, 0]]), [])
+    >>> everyone.size, everyone.union, round(everyone.whole, 2)
+    (2, 3, 0.67)
+    """
     rng, n = np.random.default_rng(seed), matrix.shape[0]
     binary = matrix.copy()
     binary.data = np.ones_like(binary.data)
-    found = [average(binary, np.arange(n), "all", rng=rng)]
+    results = [average(binary, np.arange(n), "all", rng=rng)]
     for name, members in groups:
-        found.append(average(binary, members, name, rng=rng))
+        results.append(average(binary, members, name, rng=rng))
         random = [rng.choice(n, len(members), replace=False) for _ in range(_CONTROLS)]
-        found.append(_mean([average(binary, np.sort(one), f"as many at random ({name})", rng=rng) for one in random]))
-    return tuple(found)
+        results.append(
+            _mean([average(binary, np.sort(drawn), f"as many at random ({name})", rng=rng) for drawn in random])
+        )
+    return tuple(results)
 
 
 def average(
     matrix: "csr_array", members: Int[np.ndarray, "members"], group: str, *, rng: np.random.Generator
 ) -> Average:
-    """The averaged circuit of these circuits (a binary matrix)."""
+    """The averaged circuit of these rows of a binary matrix."""
     from scipy.sparse import csr_array
 
-    own = matrix[members]
-    n, sizes = len(members), np.diff(own.indptr)
-    shares = np.asarray(own.sum(0)).ravel() / n
+    rows = matrix[members]
+    n, sizes = len(members), np.diff(rows.indptr)
+    shares = np.asarray(rows.sum(0)).ravel() / n
     kept = shares >= SHARE
     size = int(kept.sum())
-    inside = np.asarray(own @ kept.astype(np.float64)).ravel()  # of the average's terms, how many each has
-    alike = 1 - between(own, csr_array(kept[None, :].astype(np.float64)))[:, 0]
-    drawn = _resampled(own, rng)
+    inside = np.asarray(rows @ kept.astype(np.float64)).ravel()  # how many of the average's terms each circuit has
+    alike = 1 - between(rows, csr_array(kept[None, :].astype(np.float64)))[:, 0]
+    drawn = _resampled(rows, rng)
     return Average(
         group=group,
         circuits=n,
@@ -100,25 +115,25 @@ def average(
     )
 
 
-def _resampled(own: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, "draws terms"]:
+def _resampled(rows: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, "draws terms"]:
     """The share of prompts that have each term, in resamples of the prompts."""
-    n = own.shape[0]
+    n = rows.shape[0]
     counts = rng.multinomial(n, np.full(n, 1 / n), size=_DRAWS).astype(np.float64)
-    return np.asarray((own.T @ counts.T).T / n)
+    return np.asarray((rows.T @ counts.T).T / n)
 
 
 def _mean_over(values: Float[np.ndarray, "terms"], kept: Bool[np.ndarray, "terms"]) -> float:
     return float(values[kept].mean()) if kept.any() else 0.0
 
 
-def _mean(found: Sequence[Average]) -> Average:
-    """Several groups as one, number by number."""
-    means = {name: float(np.mean([getattr(one, name) for one in found])) for name in _NUMBERS}
-    told: dict[str, Any] = {name: round(mean) if name in _WHOLE else mean for name, mean in means.items()}
-    return Average(group=found[0].group, **told)
+def _mean(group: Sequence[Average]) -> Average:
+    """The mean of every number over several groups."""
+    means = {name: float(np.mean([getattr(each, name) for each in group])) for name in _NUMBERS}
+    rounded: dict[str, Any] = {name: round(mean) if name in _WHOLE else mean for name, mean in means.items()}
+    return Average(group=group[0].group, **rounded)
 
 
-# What is known of the families of a store's circuits? One frozen record, with its text, figure, page and files.
+# The record of a study of families, which has its text, figure, page and files.
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,7 +159,7 @@ class Family:
 
 @dataclass(frozen=True, repr=False)
 class Level:
-    """What one granularity gives."""
+    """The result at one granularity."""
 
     granularity: Granularity
     terms: int
@@ -158,17 +173,17 @@ class Level:
 
 @dataclass(frozen=True)
 class Rest:
-    """Circuits beyond the sample that was cut: each went to the family of least mean distance, if near enough."""
+    """Circuits beyond the sample: each was assigned to the family of least mean distance, if near enough."""
 
     circuits: int
     outside: int  # too far from every family
-    held_out: int  # circuits of the sample that were cut without, and then assigned in the same way
+    held_out: int  # circuits of the sample that were left out of a cut, and then assigned in the same way
     agreement: float  # ARI of their families with those they have in the cut of the whole sample
 
 
 @dataclass(frozen=True)
 class About:
-    """What was asked, and of what."""
+    """The store, the settings, and how many circuits there were."""
 
     store: str
     model: str
@@ -181,21 +196,21 @@ class About:
     seed: int
     prompts: int  # in the store
     circuits: int  # that have a circuit
-    asked: int  # and are as `where` wants them
-    sampled: int  # and were cut
+    matching: int  # of these, that are as `where` says
+    sampled: int  # of these, that were cut
 
 
 @dataclass(frozen=True, repr=False)
 class Families(Reported):
     """Families of circuits; `str()` reads as a report."""
 
-    about: About  # what was asked: store, sets, settings
+    about: About
     prompts: Int[np.ndarray, "circuits"]  # numbers of the prompts whose circuits these are
     labels: Int[np.ndarray, "circuits"]  # which family each is of; 0: outside of all
     families: tuple[Family, ...]
-    levels: tuple[Level, ...]  # the one that was asked for first
+    levels: tuple[Level, ...]  # the granularity that was cut comes first
     representatives: tuple[Representative, ...]  # of each family
-    averages: tuple[Average, ...]  # of all circuits and of families, beside circuits
+    averages: tuple[Average, ...]  # of all circuits and of each family
     rest: Rest | None
     sample: Int[np.ndarray, "sampled"] = field(repr=False)  # prompts that were cut
     distances: Float[np.ndarray, "sampled sampled"] = field(repr=False)  # between the circuits that were cut
@@ -205,11 +220,11 @@ class Families(Reported):
 
     @property
     def clustering(self) -> Clustering:
-        """Tree, cuts and nulls at the granularity that was asked for."""
+        """Tree, cuts and nulls at the granularity that was cut."""
         return self.levels[0].clustering
 
     def report(self) -> Report:
-        """What was cut, what was found, and how far to believe it."""
+        """What was cut, which families there are, and how significant they are."""
         from keyhole.studies.families.report import report
 
         return report(self)
@@ -221,9 +236,8 @@ class Families(Reported):
         return record(self)
 
 
-# To which family does a circuit belong that was not cut? To the nearest, if it is near enough.
-#
-# Average linkage joins a circuit to a cluster whose mean distance is below the height of the cut, and so does this.
+# Which family does a circuit beyond the sample belong to? The nearest, if its mean distance is below the height of the
+# cut: average linkage joins circuits to clusters by the same rule.
 
 _COMPARED = 200  # members of a family with which a circuit is compared
 _HELD_OUT = 0.2  # share of the sample
@@ -237,49 +251,49 @@ def assign_rest(
     distances: Float[np.ndarray, "sampled sampled"],
     seed: int,
 ) -> tuple[Int[np.ndarray, "circuits"], Rest]:
-    """The family of every circuit of `sets`, of which a sample was cut; and how well held-out circuits are assigned."""
+    """The family of every circuit of `sets`, when a sample of them was cut; and how well held-out ones are assigned."""
     labels, clustering = cut
     rng = np.random.default_rng(seed)
     inside = np.isin(sets.prompts, sample)
-    found = np.full(len(sets), OUTSIDE)
-    found[inside] = labels
+    assigned = np.full(len(sets), OUTSIDE)
+    assigned[inside] = labels
     rest = np.flatnonzero(~inside)
     if labels.max() < 2:
-        found[rest] = 1
-        return found, Rest(len(rest), 0, 0, float("nan"))
+        assigned[rest] = 1
+        return assigned, Rest(len(rest), 0, 0, float("nan"))
     assert clustering.cut is not None
     chosen = np.flatnonzero(inside)[_some_of_each(labels, rng)]
-    own = found[chosen]
+    chosen_labels = assigned[chosen]
     for here, block in between_blocks(sets.matrix[rest], sets.matrix[chosen]):
-        found[rest[here]] = _nearest(block, own, clustering.cut.height)
-    held, agreement = _held_out(distances, labels, rng)
-    return found, Rest(len(rest), int((found[rest] == OUTSIDE).sum()), held, agreement)
+        assigned[rest[here]] = _nearest(block, chosen_labels, clustering.cut.height)
+    held_out, agreement = _held_out(distances, labels, rng)
+    return assigned, Rest(len(rest), int((assigned[rest] == OUTSIDE).sum()), held_out, agreement)
 
 
 def _nearest(
     distances: Float[np.ndarray, "rows chosen"], labels: Int[np.ndarray, "chosen"], height: float
 ) -> Int[np.ndarray, "rows"]:
-    means = np.stack([distances[:, labels == one].mean(1) for one in range(1, int(labels.max()) + 1)], 1)
+    means = np.stack([distances[:, labels == family].mean(1) for family in range(1, int(labels.max()) + 1)], 1)
     return np.where(means.min(1) < height, means.argmin(1) + 1, OUTSIDE)
 
 
 def _some_of_each(labels: Int[np.ndarray, "sampled"], rng: np.random.Generator) -> Int[np.ndarray, "chosen"]:
     families = range(1, int(labels.max()) + 1)
-    return np.concatenate([rng.permutation(np.flatnonzero(labels == one))[:_COMPARED] for one in families])
+    return np.concatenate([rng.permutation(np.flatnonzero(labels == family))[:_COMPARED] for family in families])
 
 
 def _held_out(
     distances: Float[np.ndarray, "sampled sampled"], labels: Int[np.ndarray, "sampled"], rng: np.random.Generator
 ) -> tuple[int, float]:
-    """A part of the sample is assigned to families that the others make alone: does it get where it was?"""
+    """Cut the sample without a part of it, and assign that part: how many circuits, and the ARI with the whole cut."""
     order = rng.permutation(len(labels))
-    held, others = np.sort(order[: int(_HELD_OUT * len(order))]), np.sort(order[int(_HELD_OUT * len(order)) :])
-    own = distances[np.ix_(others, others)]
+    held_out, others = np.sort(order[: int(_HELD_OUT * len(order))]), np.sort(order[int(_HELD_OUT * len(order)) :])
+    apart = distances[np.ix_(others, others)]
     families = int(labels.max())
-    found = cuts_of(own, tree_of(own), least=least_size(len(others)), most=families)
-    if families not in found:
-        return len(held), float("nan")
-    cut = found[families]
+    cuts = cuts_of(apart, tree_of(apart), least=least_size(len(others)), most=families)
+    if families not in cuts:
+        return len(held_out), float("nan")
+    cut = cuts[families]
     inside = np.flatnonzero(cut.labels)
-    assigned = _nearest(distances[np.ix_(held, others[inside])], cut.labels[inside], cut.height)
-    return len(held), adjusted_rand(labels[held], assigned)
+    assigned = _nearest(distances[np.ix_(held_out, others[inside])], cut.labels[inside], cut.height)
+    return len(held_out), adjusted_rand(labels[held_out], assigned)

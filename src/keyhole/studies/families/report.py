@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from keyhole.studies.families.record import Families, Family, Level
 
 
-def report(found: "Families") -> Report:
-    """What was cut, what was found, and how far to believe it."""
+def report(result: "Families") -> Report:
+    """What was cut, which families there are, and how significant they are."""
     from keyhole.studies.families.figure import families_figure
 
-    about, chosen = found.about, {family.representative for family in found.families}
-    picture = Picture(lambda: families_figure(found), "Dendrogram, label bars and map of distances between circuits")
-    numbers = " ".join(filter(None, [numbers_text(found), rest_text(found)]))
-    rows = [(i, k, int(i in chosen)) for i, k in zip(found.prompts.tolist(), found.labels.tolist(), strict=True)]
+    about, chosen = result.about, {family.representative for family in result.families}
+    picture = Picture(lambda: families_figure(result), "Dendrogram, label bars and map of distances between circuits")
+    numbers = " ".join(filter(None, [numbers_text(result), rest_text(result)]))
+    rows = [(i, k, int(i in chosen)) for i, k in zip(result.prompts.tolist(), result.labels.tolist(), strict=True)]
     return Report(
         f"Families of circuits: {about.task} on {model_label(about.model)}",
-        "\n\n".join(filter(None, [plain_verdict(found), asked_text(found), numbers])),
+        "\n\n".join(filter(None, [plain_verdict(result), asked_text(result), numbers])),
         [
-            Section("Families", [_FAMILIES, picture, _families(found)]),
-            Section("Labels and cuts", [_LABELS, _agreement(found)]),
-            Section("Labels and distances", [_APART, _distances(found)]),
-            Section("Cuts", ["\n".join(_level_line(level) for level in found.levels)]),
-            Section("Cuts into other numbers of families", [_CUTS, _cuts(found)], page_only=True),
-            Section("Averaged circuits", [_AVERAGED, *_averages(found)]),
-            Section("Representatives", [_NEAREST, _representatives(found)], page_only=True),
+            Section("Families", [_FAMILIES, picture, _families(result)]),
+            Section("Labels and cuts", [_LABELS, _agreement(result)]),
+            Section("Labels and distances", [_APART, _distances(result)]),
+            Section("Cuts", ["\n".join(_level_line(level) for level in result.levels)]),
+            Section("Cuts into other numbers of families", [_CUTS, _cuts(result)], page_only=True),
+            Section("Averaged circuits", [_AVERAGED, *_averages(result)]),
+            Section("Representatives", [_NEAREST, _representatives(result)], page_only=True),
         ],
         Table(("prompt", "family", "representative"), rows),
         picture,
@@ -57,140 +57,165 @@ _APART = (
     "circuits whose nearest other circuit has the same value."
 )
 _CUTS = (
-    "The best cut of the tree for each number of families; clusters of fewer circuits than a family has lie outside. A "
-    "cut is believed if it is stable and better than 95 % of cuts in worlds without families, by margin (the "
-    "silhouette that four of five circuits exceed) and by what it explains of squared distances: circuits shuffled so "
-    "that each keeps its size and each term its frequency, and one Gaussian cloud of the circuits' covariance. A split "
-    "is stable and no matter of sizes and frequencies, and along their longest direction circuits heap up in more than "
-    "one place; but it may have no border."
+    "The best cut of the tree for each number of families; smaller clusters than the least family lie outside.\n\n"
+    "A cut is significant if it is stable and better than 95 % of the cuts of circuits without families. Two measures "
+    "are compared: the margin (the silhouette that four of five circuits exceed) and the share of squared distances "
+    "that the cut explains. There are two null models: circuits shuffled so that each keeps its size and each term its "
+    "frequency, and one Gaussian cloud with the circuits' covariance.\n\n"
+    "A split is a stable cut that shuffled circuits do not give, of circuits with more than one mode along their "
+    "longest direction. There may be no border between its parts."
 )
 _AVERAGED = (
-    "The averaged circuit has the terms that half of the circuits have. How much of it is any prompt's circuit: its "
-    "Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, the share "
-    "of circuits that have all of it, and the share of a circuit's terms that it misses. Variance: of its terms from "
-    "prompt to prompt; deviation: of their shares under bootstrap; resampled: its Jaccard with the average of "
+    "The averaged circuit has the terms that half of the circuits have. How near is it to the circuit of any prompt? "
+    "Its Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, the "
+    "share of circuits that have all of it, and the share of a circuit's terms that it misses. Variance: of its terms "
+    "from prompt to prompt; deviation: of their shares under bootstrap; resampled: its Jaccard with the average of "
     "resampled prompts."
 )
 _NEAREST = "The circuit of each group with the least summed distance to the others."
 
 
-def _families(found: "Families") -> Table:
+def _families(result: "Families") -> Table:
     columns = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms")
     return Table(
         (*columns, "most members share"),
         [
             (
-                *(str(one.number), one.size, str(one.representative), one.stability, one.silhouette),
-                *(one.mean_distance, round(one.mean_size), common_text(one)),
+                *(str(family.number), family.size, str(family.representative), family.stability, family.silhouette),
+                *(family.mean_distance, round(family.mean_size), common_text(family)),
             )
-            for one in found.families
+            for family in result.families
         ],
     )
 
 
-def _agreement(found: "Families") -> Table:
+def _agreement(result: "Families") -> Table:
     columns = ("sets of", "label", ">values", ">ARI", ">p", ">NMI", ">p", ">ARI, cut into as many", ">p")
     return Table(
         columns,
         [
-            (level.granularity, one.label, one.values, *_two(one.ari), *_two(one.nmi), *_two(one.tree))
-            for level, one in _level_rows(found)
+            (
+                level.granularity,
+                agreement.label,
+                agreement.values,
+                *_two(agreement.ari),
+                *_two(agreement.nmi),
+                *_two(agreement.tree),
+            )
+            for level, agreement in _level_rows(result)
         ],
     )
 
 
-def _distances(found: "Families") -> Table:
+def _distances(result: "Families") -> Table:
     columns = ("sets of", "label", ">within", ">between", ">explained", ">p", ">pseudo-F", ">nearest alike", ">p")
     return Table(
         columns,
         [
             (
-                *(level.granularity, one.label, one.within, one.between),
-                *(*_two(one.explained), one.pseudo_f, *_two(one.nearest)),
+                *(level.granularity, agreement.label, agreement.within, agreement.between),
+                *(*_two(agreement.explained), agreement.pseudo_f, *_two(agreement.nearest)),
             )
-            for level, one in _level_rows(found)
+            for level, agreement in _level_rows(result)
         ],
     )
 
 
-def _two(one: "Beside | None") -> tuple[Cell, Cell]:
-    return (None, None) if one is None else (f"{one.value:.3f} ({one.high:.3f})", one.p)
+def _two(measure: "Beside | None") -> tuple[Cell, Cell]:
+    return (None, None) if measure is None else (f"{measure.value:.3f} ({measure.high:.3f})", measure.p)
 
 
-def _level_rows(found: "Families") -> Iterator[tuple["Level", "Agreement"]]:
+def _level_rows(result: "Families") -> Iterator[tuple["Level", "Agreement"]]:
     """Every label at every granularity."""
-    for level in found.levels:
-        for one in level.agreement:
-            yield level, one
+    for level in result.levels:
+        for agreement in level.agreement:
+            yield level, agreement
 
 
 def _level_line(level: "Level") -> str:
     cut, apart = level.clustering.cut, f"{WHAT[level.granularity]}: {level.mean_distance:.3f} apart"
     if cut is None:
         return f"{apart}; no cut"
-    believed = believed_text(level.clustering) or ", believed"
-    return f"{apart}; a cut into {cut.families}{believed}; {nulls_text(level.clustering)}"
+    significant = significance_text(level.clustering) or ", significant"
+    return f"{apart}; a cut into {cut.families}{significant}; {nulls_text(level.clustering)}"
 
 
-def _cuts(found: "Families") -> Table:
+def _cuts(result: "Families") -> Table:
     columns = ("sets of", ">families", ">silhouette", ">stability, mean", ">stability, least", ">circuits outside", "")
     rows: list[Sequence[Cell]] = []
-    for level in found.levels:
+    for level in result.levels:
         clustering = level.clustering
-        for i, (cut, own) in enumerate(zip(clustering.cuts, clustering.stability, strict=True)):
-            stability = float(own.mean()), float(own.min())
+        for i, (cut, stabilities) in enumerate(zip(clustering.cuts, clustering.stability, strict=True)):
+            stability = float(stabilities.mean()), float(stabilities.min())
             best = "best" if i == clustering.best else ""
             rows.append((level.granularity, cut.families, cut.silhouette, *stability, cut.outside, best))
     return Table(columns, rows)
 
 
-def _averages(found: "Families") -> list[Table]:
-    """How near circuits are to it; and how much of it they have, as its terms vary."""
+def _averages(result: "Families") -> list[Table]:
+    """Two tables of averaged circuits: how near circuits are to them, and how much of them circuits have."""
     near = ("group", ">circuits", ">terms of one", ">of any", ">of half", ">nearest circuit", ">mean circuit")
-    held = ("group", ">most of it in one", ">has all of it", ">missed of one", ">variance", ">deviation", ">resampled")
+    having = (
+        "group",
+        ">most of it in one",
+        ">has all of it",
+        ">missed of one",
+        ">variance",
+        ">deviation",
+        ">resampled",
+    )
     sizes = [
-        (one.group, one.circuits, round(one.mean_size), one.union, one.size, one.nearest, one.typical)
-        for one in found.averages
+        (
+            average.group,
+            average.circuits,
+            round(average.mean_size),
+            average.union,
+            average.size,
+            average.nearest,
+            average.typical,
+        )
+        for average in result.averages
     ]
     parts = [
-        (one.group, one.held, one.whole, one.missed, one.variance, one.deviation, one.again) for one in found.averages
+        (average.group, average.held, average.whole, average.missed, average.variance, average.deviation, average.again)
+        for average in result.averages
     ]
-    return [Table(near, sizes), Table(held, parts)]
+    return [Table(near, sizes), Table(having, parts)]
 
 
-def _representatives(found: "Families") -> Table:
+def _representatives(result: "Families") -> Table:
     columns = ("group", ">prompt", ">circuits", ">mean distance")
-    return Table(columns, [(r.group, str(r.prompt), r.circuits, r.mean_distance) for r in found.representatives])
+    return Table(columns, [(r.group, str(r.prompt), r.circuits, r.mean_distance) for r in result.representatives])
 
 
-def asked_text(found: "Families") -> str:
-    """Of which circuits, as which sets."""
-    about = found.about
+def asked_text(result: "Families") -> str:
+    """Which circuits were compared, and as which sets."""
+    about = result.about
     how = [WHAT[about.granularity]]
     how += ["with sides" if about.side else "without sides"] if about.granularity != "heads" else []
     how += ["with the roles of tokens"] if about.role else ["without tokens"]
     how += ["weighted by influence"] if about.weighted else []
-    sampled = f", of which {about.sampled:,} were cut" if about.sampled < about.asked else ""
+    sampled = f", of which {about.sampled:,} were cut" if about.sampled < about.matching else ""
     return (
-        f"{about.asked:,} of {about.circuits:,} circuits ({about.where}) from {about.prompts:,} prompts of "
+        f"{about.matching:,} of {about.circuits:,} circuits ({about.where}) from {about.prompts:,} prompts of "
         f"{about.store}{sampled}; as sets of {', '.join(how)}"
     )
 
 
-def verdict(found: "Families") -> str:
+def verdict(result: "Families") -> str:
     """Are there families? In a plain sentence, and by numbers."""
-    return " ".join(filter(None, [plain_verdict(found), numbers_text(found)]))
+    return " ".join(filter(None, [plain_verdict(result), numbers_text(result)]))
 
 
-def plain_verdict(found: "Families") -> str:
+def plain_verdict(result: "Families") -> str:
     """Are there families? In a sentence without numbers."""
-    clustering = found.clustering
+    clustering = result.clustering
     if clustering.cut is None:
         return "One family: no cut of the tree leaves two groups that hold half of the circuits."
-    many = f"{len(found.families)} families{', as asked' * clustering.given}"
+    many = f"{len(result.families)} families{', as asked' * clustering.given}"
     if clustering.separate:
         return f"{many}: other prompts would give the same, and they stand further apart than where there are none."
-    doubts = ["is not stable, so that other prompts would give another"] * (not clustering.stable)
+    doubts = ["is not stable, so that other prompts would give a different one"] * (not clustering.stable)
     if not clustering.nulls or any(null.p > LEVEL for null in clustering.nulls):
         doubts.append("is not clearly better than cuts where there are no families")
     doubt = ", and ".join(doubts)
@@ -199,9 +224,9 @@ def plain_verdict(found: "Families") -> str:
     return f"One family: the best cut, into {clustering.cut.families}, {doubt}."
 
 
-def numbers_text(found: "Families") -> str:
+def numbers_text(result: "Families") -> str:
     """What speaks for the best cut and against it; empty where there is none."""
-    clustering, outside = found.clustering, int((found.labels == OUTSIDE).sum())
+    clustering, outside = result.clustering, int((result.labels == OUTSIDE).sum())
     if clustering.cut is None:
         return ""
     left = f"; outside of all: {outside:,}, in clusters of fewer than {clustering.least}" if outside else ""
@@ -210,72 +235,77 @@ def numbers_text(found: "Families") -> str:
     return f"This cut: {shown}; {nulls_text(clustering)}{left}.{split}"
 
 
-def believed_text(clustering: Clustering) -> str:
-    """What is said beside a cut that is not believed."""
-    return "" if clustering.separate else ", not believed, though a split" if clustering.split else ", not believed"
+def significance_text(clustering: Clustering) -> str:
+    """What follows the number of families of a cut that is not significant."""
+    return "" if clustering.separate else ", not significant" + ", though a split" * clustering.split
 
 
 def split_text(clustering: Clustering) -> str:
-    """What speaks for several heaps where no cut is believed."""
+    """What speaks for a split where no cut is significant."""
     if clustering.modes is None or not clustering.split:
         return ""
     cut = "" if clustering.given or clustering.cut is None else f" (--k {clustering.cut.families} takes this cut)"
     return (
-        f" Yet there is a split: the cut is stable, no matter of sizes and frequencies, and along their longest "
-        f"direction circuits heap up in more than one place (one mode: p {clustering.modes.p:.3f}); that there is a "
-        f"border between the heaps is not shown{cut}."
+        f" Yet there is a split: the cut is stable, sizes and frequencies do not explain it, and along their longest "
+        f"direction circuits have more than one mode (p {clustering.modes.p:.3f}). That there is a border between its "
+        f"parts is not shown{cut}."
     )
 
 
-def rest_text(found: "Families") -> str:
-    """What became of circuits beyond the sample, and how well that works."""
-    rest = found.rest
-    if rest is None or len(found.families) < 2:
+def rest_text(result: "Families") -> str:
+    """Where circuits beyond the sample were assigned, and how well that works."""
+    rest = result.rest
+    if rest is None or len(result.families) < 2:
         return ""
     return (
         f"{rest.circuits:,} circuits beyond the sample went to the nearest family, {rest.outside:,} to none; "
-        f"{rest.held_out:,} held-out circuits, assigned so, agree with their cut by ARI {rest.agreement:.2f}."
+        f"{rest.held_out:,} held-out circuits, assigned in the same way, agree with it by ARI {rest.agreement:.2f}."
     )
 
 
 def nulls_text(clustering: Clustering) -> str:
-    """Both measures of a cut, beside 95 % of those in worlds without families."""
-    told = []
+    """Both measures of a cut, against the 95 % quantile of circuits without families."""
+    texts = []
     for measure in MEASURES:
-        own = [null for null in clustering.nulls if null.measure == measure]
-        beside = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in own)
-        told += [f"{measure} {own[0].value:.3f} beside {beside}"] if own else []
-    return "; ".join(told)
+        nulls = [null for null in clustering.nulls if null.measure == measure]
+        against = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in nulls)
+        texts += [f"{measure} {nulls[0].value:.3f} against {against}"] if nulls else []
+    return "; ".join(texts)
 
 
 def common_text(family: "Family") -> str:
-    """What most members share, by label; a share that says little is left out."""
-    told = [f"{name} {value} {share:.0%}" for name, (value, share) in family.common.items() if share >= 0.3]
-    return ", ".join(told) or "no label"
+    """What most members have in common, by label; shares below 30 % are left out."""
+    texts = [f"{name} {value} {share:.0%}" for name, (value, share) in family.common.items() if share >= 0.3]
+    return ", ".join(texts) or "no label"
 
 
-def record(found: "Families") -> dict[str, Any]:
+def record(result: "Families") -> dict[str, Any]:
     """All of it as plain values, without distances, trees and cuts of circuits."""
-    families = [asdict(one) | {"size": one.size, "members": list(one.members)} for one in found.families]
+    families = [asdict(family) | {"size": family.size, "members": list(family.members)} for family in result.families]
     return {
-        **asdict(found.about),
-        "separate": found.clustering.separate,
-        "split": found.clustering.split,
-        "verdict": verdict(found),
+        **asdict(result.about),
+        "separate": result.clustering.separate,
+        "split": result.clustering.split,
+        "verdict": verdict(result),
         "families": families,
-        "outside": found.prompts[found.labels == OUTSIDE].tolist(),
-        "levels": [_level_record(level) for level in found.levels],
-        "representatives": [asdict(one) for one in found.representatives],
-        "averages": [asdict(one) for one in found.averages],
-        "rest": None if found.rest is None else asdict(found.rest),
+        "outside": result.prompts[result.labels == OUTSIDE].tolist(),
+        "levels": [_level_record(level) for level in result.levels],
+        "representatives": [asdict(representative) for representative in result.representatives],
+        "averages": [asdict(average) for average in result.averages],
+        "rest": None if result.rest is None else asdict(result.rest),
     }
 
 
 def _level_record(level: "Level") -> dict[str, Any]:
     clustering = level.clustering
     cuts = [
-        {"families": cut.families, "silhouette": cut.silhouette, "outside": cut.outside, "stability": own.tolist()}
-        for cut, own in zip(clustering.cuts, clustering.stability, strict=True)
+        {
+            "families": cut.families,
+            "silhouette": cut.silhouette,
+            "outside": cut.outside,
+            "stability": stability.tolist(),
+        }
+        for cut, stability in zip(clustering.cuts, clustering.stability, strict=True)
     ]
     return {
         "granularity": level.granularity,
@@ -289,7 +319,7 @@ def _level_record(level: "Level") -> dict[str, Any]:
         "modes": None if clustering.modes is None else asdict(clustering.modes),
         "least": clustering.least,
         "cuts": cuts,
-        "labels": [asdict(one) for one in level.agreement],
+        "labels": [asdict(agreement) for agreement in level.agreement],
     }
 
 

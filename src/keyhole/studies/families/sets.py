@@ -1,6 +1,6 @@
-"""How do circuits become sets? Of terms, with the roles that tokens have in their prompts.
+"""How do circuits become sets of terms? Components, edges or channels, perhaps with the roles of their tokens.
 
-Which role does each token of a prompt play? The nearest named one at or before it, with the distance.
+The role of a token is the nearest named one at or before it, with the distance.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,57 +62,57 @@ def role_codes(prompts: Iterable[tuple[Example, tuple[str, ...]]]) -> RoleCodes:
 
 def stored_prompts(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Iterator[tuple[Example, tuple[str, ...]]]:
     """The texts with their roles, and the tokens, of these prompts of a store; no circuit is read."""
-    asked = {"prompt": prompts.tolist()}
-    spans = store.table("prompts", columns=["prompt", "text", "roles", "role_start", "role_end"], where=asked)
-    tokens = store.table("circuits", columns=["prompt", "tokens"], where=asked)
+    wanted = {"prompt": prompts.tolist()}
+    spans = store.table("prompts", columns=["prompt", "text", "roles", "role_start", "role_end"], where=wanted)
+    tokens = store.table("circuits", columns=["prompt", "tokens"], where=wanted)
     if spans["prompt"].to_pylist() != prompts.tolist() or tokens["prompt"].to_pylist() != prompts.tolist():
-        raise KeyholeError(f"{store.path} has prompts out of order: run `keyhole bulk` again, which makes it whole.")
-    for batch, own in zip(_pieces(spans), _pieces(tokens), strict=True):
-        for row, cut in zip(batch, own, strict=True):
+        raise KeyholeError(f"{store.path} has prompts out of order: run `keyhole bulk` again, which repairs it.")
+    for batch, circuits in zip(_pieces(spans), _pieces(tokens), strict=True):
+        for row, circuit in zip(batch, circuits, strict=True):
             roles = dict(zip(row["roles"], zip(row["role_start"], row["role_end"], strict=True), strict=True))
-            yield Example("", row["text"], "", (), (), roles, "", ""), tuple(cut["tokens"])
+            yield Example("", row["text"], "", (), (), roles, "", ""), tuple(circuit["tokens"])
 
 
 def _pieces(table: "pa.Table", rows: int = 4096) -> Iterator[list[dict[str, Any]]]:
-    """A table's rows as records, some at a time: all of them would fill the memory with texts."""
+    """A table's rows as records, some at a time: all texts at once would not fit into memory."""
     for start in range(0, table.num_rows, rows):
         yield table.slice(start, rows).to_pylist()
 
 
-# Which terms do rows of circuits come to? Packed into whole numbers, so that rows are compared by the million.
+# Terms are packed into whole numbers, so that numpy can compare millions of rows: first a component, then an edge.
 
-COUNTED = ("head", "mlp", "mixer")  # whose writes are terms; the target is where they lead
-_HEAD, _KIND, _ROLE = 12, 4, 16  # bits of a component's number, after its layer's
-_COMPONENT, _SIDE, _CHANNEL = 22, 3, 16  # and of a term's
+COUNTED = ("head", "mlp", "mixer")  # writers that are terms; embeddings, biases and the target are none by themselves
+_HEAD, _KIND, _ROLE = 12, 4, 16  # bits of a component's parts, which follow the layer
+_COMPONENT, _SIDE, _CHANNEL = 22, 3, 16  # bits of a term's parts
 _NO_LAYER = (1 << 12) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that a circuit has: a component, an edge between two, or a channel of such an edge."""
+    """One element of a circuit's set: a component, an edge between two, or a channel of such an edge."""
 
     source: Component
     target: Component | None = None
     side: str | None = None
-    channel: int | None = None  # None also on edges that are no signals
+    channel: int | None = None  # None also for edges that are no signals, which have no channels
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Which circuits are asked for: their numbers, and the roles of their tokens."""
+    """The circuits that become sets: their numbers, and the roles of their tokens."""
 
     prompts: Int[np.ndarray, "circuits"]
     roles: RoleCodes | None
 
     def at(self, prompt: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
-        """The place of each prompt among those that are asked for, which it is one of."""
+        """The index of each prompt in `prompts`."""
         order = np.argsort(self.prompts, kind="stable")
         return order[np.searchsorted(self.prompts, prompt, sorter=order)]
 
 
 @dataclass
 class _Ids:
-    """Numbers as they are met, numbered anew from 0."""
+    """Numbers any keys from 0, in the order in which they appear."""
 
     known: dict[int, int] = field(default_factory=dict)
 
@@ -124,16 +124,16 @@ class _Ids:
 
 @dataclass
 class Met:
-    """The terms that were met so far."""
+    """The components and terms that have appeared so far."""
 
-    side: bool  # does it tell two edges apart?
+    side: bool  # are edges different terms if their sides differ?
     components: _Ids = field(default_factory=_Ids)
     terms: _Ids = field(default_factory=_Ids)
 
     def read(
         self, block: Block, rows: Rows, *, weighted: bool
     ) -> tuple[Int[np.ndarray, "found"], Int[np.ndarray, "found"], Float[np.ndarray, "found"]]:
-        """(circuit, term, influence or 1) of rows that count; an edge is as many terms as it has channels, or one."""
+        """(circuit, term, influence or 1) of the rows that count; an edge is one term, or one for each channel."""
         circuit = rows.at(block.prompt)
         counts = np.isin(block.source.kind, [KINDS.index(kind) for kind in COUNTED])
         shares = np.maximum(block.widths, 1)
@@ -152,10 +152,10 @@ class Met:
         return circuit[row].astype(np.int32), term.astype(np.int32), value
 
     def in_order(self, roles: tuple[str, ...]) -> tuple[tuple[Term, ...], Int[np.ndarray, "terms"]]:
-        """All terms from the lowest layer up, and the place of each that was met; whatever was met first."""
-        found = [_component(key, roles) for key in self.components.known]
-        ranks = np.empty(len(found) + 1, np.int64)
-        ranks[sorted(range(len(found)), key=lambda i: found[i].key)] = np.arange(len(found))
+        """All terms from the lowest layer up, and the place of each number in that order."""
+        components = [_component(key, roles) for key in self.components.known]
+        ranks = np.empty(len(components) + 1, np.int64)
+        ranks[sorted(range(len(components)), key=lambda i: components[i].key)] = np.arange(len(components))
         ranks[-1] = NONE  # no target
         keys = np.fromiter(self.terms.known, np.int64, len(self.terms.known))
         channel, keys = (keys & ((1 << _CHANNEL) - 1)) - 1, keys >> _CHANNEL
@@ -166,7 +166,7 @@ class Met:
         places[order] = np.arange(len(order))
         columns = (column[order].tolist() for column in (source, target, side, channel))
         terms = tuple(
-            Term(found[s], None if t < 0 else found[t], None if e < 0 else SIDES[e], None if c < 0 else c)
+            Term(components[s], None if t < 0 else components[t], None if e < 0 else SIDES[e], None if c < 0 else c)
             for s, t, e, c in zip(*columns, strict=True)
         )
         return terms, places
@@ -193,15 +193,13 @@ def _component(key: int, roles: tuple[str, ...]) -> Component:
     dest, key = key & ((1 << _ROLE) - 1), key >> _ROLE
     kind, key = key & ((1 << _KIND) - 1), key >> _KIND
     head, layer = key & ((1 << _HEAD) - 1), key >> _HEAD
-    told = (roles[one - 1] if one else None for one in (dest, src))
-    return Component(KINDS[kind], None if layer == _NO_LAYER else layer, head - 1 if head else None, *told)
+    named = (roles[role - 1] if role else None for role in (dest, src))
+    return Component(KINDS[kind], None if layer == _NO_LAYER else layer, head - 1 if head else None, *named)
 
 
-# What has a circuit in common with another? Each as a set of heads, of edges, or of edges with their channels.
-#
-# As in the papers, tokens are left out, and embeddings, biases and offsets do not count. Unlike there, the side of an
-# edge may tell two apart, and so may the roles of the tokens it stands at: both are asked for. A weighted set has the
-# influence that passes through each of its terms; an edge hands an equal share to each of its channels.
+# As in the papers, sets leave tokens out, and embeddings, biases and offsets do not count. Two choices go further:
+# edges may differ by their side, and by the roles of the tokens that they join. A weighted set has the influence that
+# passes through each of its terms; an edge gives an equal share to each of its channels.
 
 
 @dataclass(frozen=True, repr=False)
@@ -229,11 +227,33 @@ def store_sets(
     where: Where = None,
     prompts: Sequence[int] | None = None,
 ) -> Sets:
-    """The circuits of a store as sets: those that `where` (of the table `prompts`) asks for, or of these prompts."""
+    """The circuits of a store as sets, without reading circuits one by one.
+
+    Args:
+        store: From `keyhole.bulk` or `keyhole.open_store`.
+        granularity: The terms of a set: "heads" (and MLPs), "edges", or edges with their "channels".
+        side: Whether dest, src and value edges are different terms.
+        role: Whether terms differ that stand at tokens of other roles.
+        weighted: Whether the matrix has the influence of each term, instead of 1.
+        where: Which prompts, by values of the table `prompts`. Default: all that have a circuit.
+        prompts: Numbers of prompts, of those that `where` selects. Default: all of these.
+
+    Returns:
+        A matrix of circuits and terms, with the numbers of the prompts and the terms.
+
+    >>> import keyhole, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = keyhole.bulk("ioi", keyhole.load(), n=3, out=f"{folder}/ioi.store")
+    ...     sets = store_sets(store, "heads", prompts=[0, 2])
+    >>> sets.prompts.tolist(), sets.matrix.shape == (2, len(sets.terms))
+    ([0, 2], True)
+    """
     require_choice("granularity", granularity, Granularity)
-    asked = _asked(store, where, prompts)
-    roles = role_codes(stored_prompts(store, asked)) if role else None
-    return _sets(store_blocks(store, granularity, asked), granularity, Rows(asked, roles), side=side, weighted=weighted)
+    numbers = _asked(store, where, prompts)
+    roles = role_codes(stored_prompts(store, numbers)) if role else None
+    return _sets(
+        store_blocks(store, granularity, numbers), granularity, Rows(numbers, roles), side=side, weighted=weighted
+    )
 
 
 def circuit_sets(
@@ -246,7 +266,26 @@ def circuit_sets(
     prompts: Sequence[int] | None = None,
     examples: Sequence[Example] | None = None,
 ) -> Sets:
-    """The same of these circuits, numbered by `prompts` or from 0; roles are those of the `examples`."""
+    """Circuits at hand as sets.
+
+    Args:
+        circuits: Of one model.
+        granularity: The terms of a set: "heads" (and MLPs), "edges", or edges with their "channels".
+        side: Whether dest, src and value edges are different terms.
+        role: Whether terms differ that stand at tokens of other roles; needs `examples`.
+        weighted: Whether the matrix has the influence of each term, instead of 1.
+        prompts: A number for each circuit. Default: counted from 0.
+        examples: The example of each circuit, which has the roles of its tokens.
+
+    Returns:
+        A matrix of circuits and terms, with the numbers of the circuits and the terms.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> sets = circuit_sets([run.trace("Mary", through="heads")], "heads")
+    >>> str(sets.terms[-1].source), float(sets.matrix[0, -1])
+    ('MLP 3', 1.0)
+    """
     require_choice("granularity", granularity, Granularity)
     numbers = np.array(range(len(circuits)) if prompts is None else prompts, np.int64)
     if len(numbers) != len(circuits) or len(set(numbers.tolist())) != len(circuits):
@@ -263,19 +302,19 @@ def _asked(store: "Store", where: Where, prompts: Sequence[int] | None) -> Int[n
     traced = traced_prompts(store, where)
     if prompts is None:
         return traced
-    asked = np.unique(np.array(prompts, np.int64))
-    missing = np.setdiff1d(asked, traced)
+    numbers = np.unique(np.array(prompts, np.int64))
+    missing = np.setdiff1d(numbers, traced)
     if len(missing):
         raise KeyholeError(f"prompt {missing[0]} has no circuit here, or is not among those that `where` asks for.")
-    return asked
+    return numbers
 
 
 def _sets(blocks: Iterable[Block], granularity: Granularity, rows: Rows, *, side: bool, weighted: bool) -> Sets:
     from scipy.sparse import coo_array
 
     met = Met(side)
-    found = [met.read(block, rows, weighted=weighted) for block in blocks]
-    circuit, term, value = (np.concatenate([one[i] for one in found]) for i in range(3))
+    parts = [met.read(block, rows, weighted=weighted) for block in blocks]
+    circuit, term, value = (np.concatenate([part[i] for part in parts]) for i in range(3))
     terms, order = met.in_order(() if rows.roles is None else rows.roles.texts)
     matrix = coo_array((value, (circuit, order[term])), shape=(len(rows.prompts), len(terms))).tocsr()
     matrix.sum_duplicates()

@@ -1,4 +1,4 @@
-"""Which firings are looked at? Of every head and prompt, one on the first token and one on another, drawn at random."""
+"""Which firings are explained? Of every head and prompt one on the first token and one on another, drawn at random."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ BATCH = 8  # prompts side by side
 
 @dataclass(frozen=True)
 class StoredQuestion:
-    """A prompt, and what its answer is measured by."""
+    """A prompt, and the metric of its answer."""
 
     number: int
     token_ids: tuple[int, ...]
@@ -34,13 +34,13 @@ class StoredQuestion:
 
 @dataclass
 class Listened:
-    """What was heard in firings on the first token, and on others; and the streams it was heard in."""
+    """The signals of firings on the first token and on other tokens, and what the streams have in common."""
 
-    rest: list[Heard] = field(default_factory=list)  # where heads rest: on the first token
+    rest: list[Heard] = field(default_factory=list)  # on the first token, where heads rest
     other: list[Heard] = field(default_factory=list)
     moments: Moments = field(default_factory=Moments)
     firings: int = 0  # on the first token, of all prompts
-    sites: int = 0  # and how many there could be: heads times tokens after the first
+    sites: int = 0  # how many firings there could be: heads times tokens after the first
 
     @cached_property
     def ambient(self) -> Ambient:
@@ -49,7 +49,7 @@ class Listened:
 
 
 def layers_of(model: Model) -> list[int]:
-    """The attention layers above the first, whose heads hear others; at least one is needed."""
+    """The attention layers above the first, whose heads read what other heads write; at least one is needed."""
     layers = model.attention_layers[1:]
     if not layers:
         raise KeyholeError(f"{model.name} has one attention layer: no head can hear another, and no signal is shared.")
@@ -57,50 +57,50 @@ def layers_of(model: Model) -> list[int]:
 
 
 def batches(
-    model: Model, asked: Sequence[StoredQuestion], size: int = BATCH
+    model: Model, questions: Sequence[StoredQuestion], size: int = BATCH
 ) -> Iterator[tuple[Sequence[StoredQuestion], Writes]]:
     """Prompts side by side, with all that was written."""
-    for start in range(0, len(asked), size):
-        own = asked[start : start + size]
-        yield own, Writes(model.run_many([list(one.token_ids) for one in own], bos=False))
+    for start in range(0, len(questions), size):
+        batch = questions[start : start + size]
+        yield batch, Writes(model.run_many([list(question.token_ids) for question in batch], bos=False))
 
 
 def listen(
-    model: Model, asked: Sequence[StoredQuestion], tau: Tau, *, seed: int = 0, progress: Progress = silent
+    model: Model, questions: Sequence[StoredQuestion], tau: Tau, *, seed: int = 0, progress: Progress = silent
 ) -> Listened:
     """Explain a firing of every head on the first token and, in every second prompt, one on another token."""
-    found, layers = Listened(), layers_of(model)
+    listened, layers = Listened(), layers_of(model)
     generator = torch.Generator().manual_seed(seed)
-    total, done = len(layers) * -(-len(asked) // BATCH), 0
+    total, done = len(layers) * -(-len(questions) // BATCH), 0
     with exact_matmul(), model._steady():
-        for own, writes in batches(model, asked):
-            found.moments.add(writes, layers)
+        for batch, writes in batches(model, questions):
+            listened.moments.add(writes, layers)
             for layer in layers:
-                _listen(found, writes, layer, own, tau=tau, generator=generator)
+                _listen(listened, writes, layer, batch, tau=tau, generator=generator)
                 progress(done := done + 1, total)
-    found.rest, found.other = joined(found.rest), joined(found.other)
-    return found
+    listened.rest, listened.other = joined(listened.rest), joined(listened.other)
+    return listened
 
 
 def _listen(
-    found: Listened,
+    listened: Listened,
     writes: Writes,
     layer: int,
-    asked: Sequence[StoredQuestion],
+    questions: Sequence[StoredQuestion],
     *,
     tau: Tau,
     generator: torch.Generator,
 ) -> None:
-    prompts = [one.number for one in asked]
+    prompts = [question.number for question in questions]
     numbers = {id(run): i for i, run in enumerate(writes.runs)}
     fires = firing(writes, layer, tau)
-    found.firings += int(fires[..., 0].sum())
-    found.sites += fires.shape[1] * sum(len(run) - 1 for run in writes.runs)
+    listened.firings += int(fires[..., 0].sum())
+    listened.sites += fires.shape[1] * sum(len(run) - 1 for run in writes.runs)
     first = torch.zeros_like(fires)
     first[..., 0] = fires[..., 0]
     other = fires & ~first
     other[1::2] = False
-    for chosen, into in ((first, found.rest), (other, found.other)):
+    for chosen, into in ((first, listened.rest), (other, listened.other)):
         places = _drawn(chosen, generator)
         if places:
             caused: Iterator[Caused] = of_firings(explain_sites(writes, layer, places, tau).firings(), numbers)
@@ -108,7 +108,7 @@ def _listen(
 
 
 def firing(writes: Writes, layer: int, tau: Tau) -> Bool[Tensor, "runs heads dest src"]:
-    """Where do this layer's heads fire? Not at the first token, which sees itself alone."""
+    """Where do this layer's heads fire? The first token does not count: it can attend to itself alone."""
     record = writes.record(layer)
     weights = record.weights(record.heads, range(writes.n))
     return fires_in(record, writes.runs, weights, tau)
@@ -117,7 +117,7 @@ def firing(writes: Writes, layer: int, tau: Tau) -> Bool[Tensor, "runs heads des
 def fires_in(
     record: AttentionRun, runs: Sequence[Run], weights: Float[Tensor, "runs heads dest src"], tau: Tau
 ) -> Bool[Tensor, "runs heads dest src"]:
-    """The same of any weights: those at or above tau, of tokens after the first."""
+    """Where are attention weights at or above tau, for tokens after the first?"""
     visible = record.visible()
     tau_ = [threshold(tau, dest, int(count)) for dest, count in enumerate(visible.sum(-1).tolist())]
     limit = torch.tensor(tau_, dtype=torch.float64, device=weights.device)

@@ -1,22 +1,21 @@
-"""What came of it? Heads, signals and massive activations.
+"""What drives firings on the first token? The record of a study, and the first token's massive coordinates.
 
-Which coordinates of the first token's stream are massive, since which layer, and who writes them?
-
-A coordinate is massive if it is more than a hundred times the median magnitude of its layer's streams, as a few are in
-many models at the first token alone.
+A coordinate is massive if it is more than a hundred times the median magnitude of its layer's streams. Many models have
+a few such coordinates, at the first token alone. The record names them, their layers, and who writes them.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole._moved import attributes_of
 from keyhole.brief import Head, brief
 from keyhole.circuits.records import Component, SideName
 from keyhole.errors import KeyholeError
@@ -37,13 +36,13 @@ class Massive:
     coordinate: int
     first: int  # the layers whose input has it so large
     last: int
-    peak: int  # where it is largest beside the median
-    times: float  # the median magnitude, there
-    elsewhere: float  # the same of the largest other token
-    value: float  # what it is there, on average over prompts
+    peak: int  # the layer where it is largest, as a multiple of the median
+    times: float  # that multiple
+    elsewhere: float  # the same for the largest other token
+    value: float  # the coordinate at that layer, on average over prompts
     maker: Component  # who writes the largest share of it where it is massive first
-    made: float
-    writer: Component  # and at its peak
+    maker_share: float
+    writer: Component  # who writes the largest share of it at its peak
     share: float
 
 
@@ -51,7 +50,7 @@ def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
     """The massive coordinates of these runs' first tokens, largest first; medians over runs."""
     layers = len(runs[0].layers)
     first = np.stack([np.median([_times(run, layer)[0] for run in runs], axis=0) for layer in range(layers)])
-    found = []
+    results = []
     for coordinate in np.nonzero((first > times).any(0))[0].tolist():
         at = np.nonzero(first[:, coordinate] > times)[0]
         peak = int(first[:, coordinate].argmax())
@@ -59,8 +58,8 @@ def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
         value = float(np.mean([float(run.layers[peak].resid[0, coordinate]) for run in runs]))
         top = float(first[peak, coordinate])
         authors = (*_author(runs, int(at[0]), coordinate), *_author(runs, peak, coordinate))
-        found.append(Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, *authors))
-    return tuple(sorted(found, key=lambda one: -one.times))
+        results.append(Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, *authors))
+    return tuple(sorted(results, key=lambda each: -each.times))
 
 
 def _times(run: Run, layer: int) -> Float[np.ndarray, "pos d_model"]:
@@ -74,30 +73,30 @@ def _author(runs: Sequence[Run], layer: int, coordinate: int) -> tuple[Component
     """Who writes most of a coordinate at the first token, and its share of it, on average over runs."""
     shares: dict[Component, float] = defaultdict(float)
     for run in runs:
-        found = split(run, layer, 0)
-        values: list[float] = found.vectors[:, coordinate].double().tolist()
+        parts = split(run, layer, 0)
+        values: list[float] = parts.vectors[:, coordinate].double().tolist()
         whole = sum(values)
-        for writer, value in zip(found.writers, values, strict=True):
+        for writer, value in zip(parts.writers, values, strict=True):
             shares[Component.of(writer)] += value / whole / len(runs)
-    author = max(shares, key=lambda one: shares[one])
+    author = max(shares, key=lambda component: shares[component])
     return author, shares[author]
 
 
-def along(vectors: Float[Tensor, "heads d_model"], found: Sequence[Massive]) -> float:
+def along(vectors: Float[Tensor, "heads d_model"], coordinates: Sequence[Massive]) -> float:
     """Which share of directions (of length 1) lies along the massive coordinates?"""
-    if not found or not len(vectors):
+    if not coordinates or not len(vectors):
         return 0.0
-    at = torch.tensor([one.coordinate for one in found])
+    at = torch.tensor([each.coordinate for each in coordinates])
     return float(vectors[:, at].square().sum(1).mean())
 
 
-# What drives firings on the first token? The record of a study: heads, how alike they are, and what removal does.
+# The record of a study: heads, how alike their signals are, and what removals do.
 
-Found = Literal["shared", "a shared part", "not shared"]
-MANY = 4  # heads, without which nothing is shared
-LAYERS = 2  # in which they must be
-NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
-HALF = 0.5  # of the firings on the first token
+Verdict = Literal["shared", "a shared part", "not shared"]
+MANY = 4  # least number of heads that share a signal
+LAYERS = 2  # least number of layers of these heads
+NEAR = 0.25  # least share of pairs that are alike: about four groups of heads, or fewer
+HALF = 0.5  # least share of the firings on the first token that a removal takes
 
 
 class NoSinksError(KeyholeError):
@@ -120,7 +119,7 @@ class SinkHead:
 
 @dataclass(frozen=True)
 class Others:
-    """The same heads when they fire on other tokens."""
+    """How alike the same heads are when they fire on other tokens."""
 
     taken: int | None
     heads: int
@@ -130,15 +129,15 @@ class Others:
 
 @dataclass(frozen=True)
 class Removal:
-    """What the directions that most control signals share do, once they are gone: beside others of the same rank."""
+    """What is left without the directions that control signals share most, compared with subspaces of the same rank."""
 
     taken: int | None  # out of the signals before their directions were found
     rank: int
-    energy: float  # share of the stream that lies there, at the tokens where it is taken out
-    random_energy: float  # the same of random subspaces, on average
-    explained: Interval  # share of held-out firings that are below tau without it, over prompts
-    random_explained: tuple[float, ...]  # subspaces drawn from the streams' own covariance
-    shuffled_explained: tuple[float, ...]  # what the same writers put into the heads' other channels has in common
+    energy: float  # share of the stream that lies in the subspace, at the tokens where it is taken out
+    random_energy: float  # the same for random subspaces, on average
+    explained: Interval  # share of held-out firings that are below tau without the subspace, over prompts
+    random_explained: tuple[float, ...]  # the same for subspaces drawn from the streams' own covariance
+    shuffled_explained: tuple[float, ...]  # and for what the same writers put into other channels of the heads
     sinks: Interval | None = None  # mean weight on the first token in passes without it; None: no pass was made
     answer: Interval | None = None
     random_sinks: tuple[float, ...] = ()
@@ -148,10 +147,10 @@ class Removal:
 
     @property
     def acts(self) -> bool:
-        """Does it take half of the firings, more than any random subspace; and more weight in the model's pass?
+        """Does it take half of the firings, more than any random subspace, and more weight in the model's own pass?
 
-        What the same writers put into other channels is no bar: where all heads hear one vector, its parts in any
-        channels add up to that vector.
+        Other channels of the same writers are shown, but decide nothing: where all heads receive one vector, the parts
+        of that vector in any channels add up to it.
         """
         if self.sinks is None or self.explained[0] < HALF:
             return False
@@ -189,25 +188,35 @@ class SinkSide:
         return tuple(tuple(groups[number]) for number in sorted(groups))
 
     @property
-    def found(self) -> Found:
-        """Is there a shared control signal? It must survive without what all streams have in common."""
+    def verdict(self) -> Verdict:
+        """Is there a shared control signal, or a shared part, also without what all streams have in common?"""
         heads = self.controlled
-        if not self.likeness or len(heads) < MANY or len({one.layer for one in heads}) < LAYERS or not self.acts:
+        if not self.likeness or len(heads) < MANY or len({head.layer for head in heads}) < LAYERS or not self.acts:
             return "not shared"
         pairs = list(zip(self.likeness, self.others, strict=True))
-        if all(one.near[0] >= NEAR and one.p <= SURE and not one.near[0] <= other.near for one, other in pairs):
+        if all(
+            likeness.near[0] >= NEAR and likeness.p <= SURE and not likeness.near[0] <= other.near
+            for likeness, other in pairs
+        ):
             return "shared"
         part = all(
-            one.p_cosine <= SURE and one.cosine[1] > one.shuffled_cosine[2] and not one.cosine[0] <= other.cosine
-            for one, other in pairs
+            likeness.p_cosine <= SURE
+            and likeness.cosine[1] > likeness.shuffled_cosine[2]
+            and not likeness.cosine[0] <= other.cosine
+            for likeness, other in pairs
         )
         return "a shared part" if part else "not shared"
 
     @property
     def acts(self) -> bool:
-        """Do few directions make the firings, and still so if what all streams have in common is taken out first?"""
-        ways = {one.taken for one in self.removals}
-        return bool(ways) and all(any(one.acts for one in self.removals if one.taken == taken) for taken in ways)
+        """Do few directions drive the firings, also if what all streams have in common is taken out first?"""
+        ways = {removal.taken for removal in self.removals}
+        return bool(ways) and all(
+            any(removal.acts for removal in self.removals if removal.taken == taken) for taken in ways
+        )
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
+        __getattr__ = attributes_of("SinkSide")
 
 
 @dataclass(frozen=True)
@@ -219,9 +228,9 @@ class Sinks(Reported):
     model: str
     prompts: int  # explained
     held_out: int  # others, on which removals were tried
-    share: float  # of heads' tokens after the first that fire on it
+    share: float  # of heads and tokens after the first, that fire on the first token
     before: float  # mean weight on the first token, in held-out prompts
-    answer: float  # and their answers
+    answer: float  # mean metric of these prompts
     layer: int  # from which on subspaces were taken out
     sides: tuple[SinkSide, SinkSide]  # dest and src
     massive: tuple[Massive, ...]  # coordinates of the first token's stream
@@ -232,7 +241,7 @@ class Sinks(Reported):
         return self.sides[0] if name == "dest" else self.sides[1]
 
     def report(self) -> Report:
-        """What was found on each side, compared with controls."""
+        """The heads of each side and what removals do, compared with controls."""
         from keyhole.studies.sinks.report import report
 
         return report(self)

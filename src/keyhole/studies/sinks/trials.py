@@ -1,11 +1,9 @@
-"""Which subspaces drive firings on the first token, and what happens without them?
+"""Which subspaces drive firings on the first token, and what happens to firings and answers without them?
 
-What happens to sinks and answers without a subspace? Head by head, and in the model's own forward pass.
-
-alone    the subspace is taken out of what each head reads, on one side of its scores: of the query's stream, or of
-         every key's (a vector that all keys have in common then makes no difference, as it should). Frozen norms.
-passing  it is taken out of the stream before every block from a layer on, at the tokens after the first (dest) or at
-         the first (src): everything downstream feels it.
+alone    The subspace is taken out of what each head reads, on one side of its scores: out of the query's stream, or out
+         of every key's stream, so that what all keys have in common makes no difference. Norms stay as they were.
+passing  It is taken out of the stream before every block from a layer on, at the tokens after the first (dest) or at
+         the first (src), in the model's own pass, with all that follows from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,20 +37,20 @@ _TOKENS = 1024  # of a batch
 
 @dataclass(frozen=True)
 class Passed:
-    """What one pass came to, a number per prompt."""
+    """What was measured in one pass, a number per prompt."""
 
     sinks: tuple[float, ...]  # mean weight on the first token, over heads from the layer on and tokens after the first
     answers: tuple[float, ...]  # the metric of each prompt
 
 
 def explained(
-    model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
+    model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
 ) -> list[tuple[float, ...]]:
-    """Of each cut and prompt: the share of firings on the first token that are below tau once the subspace is gone."""
+    """For each cut and prompt, the share of firings on the first token that are below tau without the subspace."""
     gone = [list[float]() for _ in cuts]
     with exact_matmul(), model._steady():
-        for own, writes in batches(model, asked):
-            lost, total = torch.zeros(len(cuts), len(own)), torch.zeros(len(own))
+        for batch, writes in batches(model, questions):
+            lost, total = torch.zeros(len(cuts), len(batch)), torch.zeros(len(batch))
             for layer in layers_of(model):
                 record = writes.record(layer)
                 weights = record.weights(record.heads, range(writes.n))
@@ -69,29 +67,31 @@ def explained(
 
 def _without(writes: Writes, layer: int, side: SideName, basis: Basis) -> AttentionRun:
     """A layer's attention with a subspace taken out of the streams that queries, or all keys, are read from."""
-    own, w, record = writes.layer(layer), writes.folded(layer), writes.record(layer)
-    B = basis.to(own.resid)
-    less = replace(own, resid=own.resid - own.resid @ B @ B.T)
+    streams, w, record = writes.layer(layer), writes.folded(layer), writes.record(layer)
+    B = basis.to(streams.resid)
+    less = replace(streams, resid=streams.resid - streams.resid @ B @ B.T)
     if side == "dest":
         return replace(record, q=read_queries(less, w).to(record.q))
     return replace(record, k=read_keys(less, w).to(record.k))
 
 
 def passed(
-    model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis] | None], layer: int
+    model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis] | None], layer: int
 ) -> list[Passed]:
     """The model's own passes, each with a cut from a layer on, or with none."""
-    return [_passed(model, asked, cut, layer) for cut in cuts]
+    return [_passed(model, questions, cut, layer) for cut in cuts]
 
 
-def _passed(model: Model, asked: Sequence[StoredQuestion], cut: tuple[SideName, Basis] | None, layer: int) -> Passed:
-    sinks, answers = [0.0] * len(asked), [0.0] * len(asked)
-    for batch in model._batches([len(one.token_ids) for one in asked], _TOKENS):
-        lengths = [len(asked[i].token_ids) for i in batch]
-        rows = [[*asked[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
+def _passed(
+    model: Model, questions: Sequence[StoredQuestion], cut: tuple[SideName, Basis] | None, layer: int
+) -> Passed:
+    sinks, answers = [0.0] * len(questions), [0.0] * len(questions)
+    for batch in model._batches([len(question.token_ids) for question in questions], _TOKENS):
+        lengths = [len(questions[i].token_ids) for i in batch]
+        rows = [[*questions[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
         captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)
         for row, (i, weight) in enumerate(zip(batch, _resting(model, captured, lengths, layer), strict=True)):
-            sinks[i], answers[i] = weight, asked[i].metric.of(captured.logits[row, asked[i].metric.end])
+            sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.end])
     return Passed(tuple(sinks), tuple(answers))
 
 
@@ -118,13 +118,13 @@ def _take_out(stack: ExitStack, block: nn.Module, side: SideName, basis: Basis) 
             return (less(args[0]), *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": less(kwargs["hidden_states"])}
 
-    # prepended, so that what is noted is what the block reads
+    # prepended, so that the recording hooks see the stream without the subspace, as the block does
     hook = block.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
     stack.callback(hook.remove)
 
 
 def _resting(model: Model, captured: Captured, lengths: Sequence[int], layer: int) -> list[float]:
-    """How much of its attention does each prompt rest on the first token?"""
+    """The mean attention weight on the first token, of each prompt."""
     total, count = torch.zeros(len(lengths), dtype=torch.float64), 0
     inside = _inside(lengths)
     with exact_matmul():
@@ -144,30 +144,30 @@ def _inside(lengths: Sequence[int]) -> Bool[Tensor, "runs pos"]:
     return (at[None] < torch.tensor(lengths)[:, None]) & (at[None] > 0)
 
 
-def energy(model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]]) -> list[float]:
+def energy(model: Model, questions: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]]) -> list[float]:
     """How much of the stream's squared length lies in each subspace, at its tokens, on average over layers?"""
-    found = torch.zeros(len(cuts), dtype=torch.float64)
+    shares = torch.zeros(len(cuts), dtype=torch.float64)
     count = 0
-    for _, writes in batches(model, asked):
+    for _, writes in batches(model, questions):
         for run in writes.runs:
             for layer in layers_of(model):
                 x = run.layers[layer].resid.double().cpu()
                 share = [_share(x[1:] if side == "dest" else x[:1], basis) for side, basis in cuts]
-                found += torch.tensor(share, dtype=torch.float64)
+                shares += torch.tensor(share, dtype=torch.float64)
                 count += 1
-    return (found / count).tolist()
+    return (shares / count).tolist()
 
 
 def _share(x: Float[Tensor, "pos d_model"], basis: Basis) -> float:
     return float(((x @ basis.to(x)).square().sum(1) / x.square().sum(1).clamp_min(1e-300)).mean())
 
 
-# Which subspaces are taken out, beside which others? The directions that control signals share, and as many others.
+# Which subspaces are taken out? The directions that control signals share most, and two kinds of others.
 #
-# The control is drawn from the covariance of the streams after the first token, so that it takes what any large part
-# of them would; what is the first token's alone is asked about, and no control. Beside it, what the same writers put
-# into other channels of the same heads has in common: where all heads hear one vector, that is this vector again,
-# whichever the channels, and the effect is the writers'.
+# Random subspaces are drawn from the covariance of the streams after the first token, so that they take as much as any
+# large part of the streams would. The first token is no part of that covariance: what sets it apart is what we look
+# for. The second kind is what the same writers put into other channels of the same heads. Where all heads receive one
+# vector, this kind spans that vector again, whichever the channels, and shows that the effect is the writers'.
 
 WAYS = (TAKEN[0], TAKEN[-1])  # signals as they are, and with most taken out of them
 
@@ -177,7 +177,7 @@ class Trial:
     """What removals are tried on."""
 
     model: Model
-    asked: Sequence[StoredQuestion]
+    questions: Sequence[StoredQuestion]
     ambient: Ambient
     tau: Tau
     ranks: tuple[int, ...]
@@ -187,7 +187,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of them, and what there was before."""
+    """The removals by side, and the means before any removal."""
 
     of: Mapping[SideName, tuple[Removal, ...]]
     before: float
@@ -196,88 +196,92 @@ class Done:
 
 
 @dataclass(frozen=True)
-class _Set:
-    """One subspace with its controls."""
+class _Subspaces:
+    """The subspace that control signals share, of one rank, and its controls."""
 
     side: SideName
     taken: int | None
     rank: int
-    own: Basis
+    shared: Basis
     random: tuple[Basis, ...]
     shuffled: tuple[Basis, ...]
 
     @property
     def cuts(self) -> list[tuple[SideName, Basis]]:
-        """All of them, its own first."""
-        return [(self.side, basis) for basis in (self.own, *self.random, *self.shuffled)]
+        """All of them, the shared one first."""
+        return [(self.side, basis) for basis in (self.shared, *self.random, *self.shuffled)]
 
     def parted(self, values: Sequence[float]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-        """A number for each cut: its own, and those of both controls."""
+        """A number for each cut, in three parts: of the shared one, and of both controls."""
         n = len(self.random)
         return values[0], tuple(values[1 : 1 + n]), tuple(values[1 + n :])
 
 
-def removals(trial: Trial, own: Mapping[SideName, Sequence[Heard]], progress: Progress) -> Done:
-    """Every rank head by head; in the model's own pass, the smallest that takes half of the firings, or the largest."""
-    layer = min((one.layer for heard in own.values() for one in heard), default=layers_of(trial.model)[0])
-    clean = passed(trial.model, trial.asked, [None], layer)[0]
-    sets = [one for side, heard in own.items() for one in _sets(trial, side, heard)]
-    found: dict[SideName, list[Removal]] = {side: [] for side in own}
+def removals(trial: Trial, controlled: Mapping[SideName, Sequence[Heard]], progress: Progress) -> Done:
+    """Remove every rank head by head; and in the model's own pass the smallest that takes half of the firings."""
+    layers = [signals.layer for heard in controlled.values() for signals in heard]
+    layer = min(layers, default=layers_of(trial.model)[0])
+    clean = passed(trial.model, trial.questions, [None], layer)[0]
+    sets = [subspace for side, heard in controlled.items() for subspace in _sets(trial, side, heard)]
+    results: dict[SideName, list[Removal]] = {side: [] for side in controlled}
     total, done = 2 * len(sets), 0
-    for one in sets:
-        found[one.side].append(_alone(trial, one))
+    for subspace in sets:
+        results[subspace.side].append(_alone(trial, subspace))
         progress(done := done + 1, total)
-    for side, made in found.items():
+    for side, tried in results.items():
         for taken in WAYS:
-            here = [i for i, one in enumerate(made) if one.taken == taken]
-            enough = [i for i in here if made[i].explained[0] >= HALF] or here[-1:]
+            here = [i for i, removal in enumerate(tried) if removal.taken == taken]
+            enough = [i for i in here if tried[i].explained[0] >= HALF] or here[-1:]
             for i in enough[:1]:
-                one = next(s for s in sets if (s.side, s.taken, s.rank) == (side, taken, made[i].rank))
-                made[i] = _passing(trial, one, made[i], layer)
+                subspace = next(s for s in sets if (s.side, s.taken, s.rank) == (side, taken, tried[i].rank))
+                tried[i] = _passing(trial, subspace, tried[i], layer)
             progress(done := min(total, done + max(1, len(here))), total)
-    return Done({side: tuple(made) for side, made in found.items()}, fmean(clean.sinks), fmean(clean.answers), layer)
+    tuples = {side: tuple(tried) for side, tried in results.items()}
+    return Done(tuples, fmean(clean.sinks), fmean(clean.answers), layer)
 
 
-def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
-    """By what was taken out of the signals, and by rank."""
+def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Subspaces]:
+    """The subspaces of one side, for signals as they are and without what streams have in common, by rank."""
     generator = torch.Generator().manual_seed(trial.seed)
-    found = []
+    sets = []
     for way in WAYS if heard else ():
         taken = trial.ambient.taken(way)
         right = _right(directions(heard, taken))
-        others = [_right(one.double()) for one in shuffled(heard, taken, trial.controls, generator)]
+        others = [_right(draw.double()) for draw in shuffled(heard, taken, trial.controls, generator)]
         for rank in [rank for rank in trial.ranks if rank <= right.shape[1]]:
             random = tuple(trial.ambient.draw(rank, generator) for _ in range(trial.controls))
-            found.append(_Set(side, way, rank, right[:, :rank], random, tuple(one[:, :rank] for one in others)))
-    return found
+            sets.append(
+                _Subspaces(side, way, rank, right[:, :rank], random, tuple(basis[:, :rank] for basis in others))
+            )
+    return sets
 
 
 def _right(vectors: torch.Tensor) -> Basis:
-    """All directions that vectors share, those with most of them first."""
+    """The right singular vectors of some vectors, the largest singular value first."""
     _, S, Vh = torch.linalg.svd(vectors, full_matrices=False)
     basis: torch.Tensor = Vh[1e-6 * S.max() < S].T
     return basis
 
 
-def _alone(trial: Trial, one: _Set) -> Removal:
-    shares = explained(trial.model, trial.asked, one.cuts, trial.tau)
+def _alone(trial: Trial, subspace: _Subspaces) -> Removal:
+    shares = explained(trial.model, trial.questions, subspace.cuts, trial.tau)
     means = [fmean(values) if values else 0.0 for values in shares]
-    _, random, other = one.parted(means)
-    size, *others = energy(trial.model, trial.asked, [(one.side, basis) for basis in (one.own, *one.random)])
-    own = interval(shares[0]) if shares[0] else Interval(0.0, float("nan"), float("nan"))
-    return Removal(one.taken, one.rank, size, fmean(others), own, random, other)
+    _, random, other = subspace.parted(means)
+    size, *others = energy(trial.model, trial.questions, subspace.cuts[: 1 + len(subspace.random)])
+    gone = interval(shares[0]) if shares[0] else Interval(0.0, float("nan"), float("nan"))
+    return Removal(subspace.taken, subspace.rank, size, fmean(others), gone, random, other)
 
 
-def _passing(trial: Trial, one: _Set, made: Removal, layer: int) -> Removal:
+def _passing(trial: Trial, subspace: _Subspaces, removal: Removal, layer: int) -> Removal:
     """The same removal in the model's own passes."""
-    found = passed(trial.model, trial.asked, one.cuts, layer)
-    _, random_sinks, shuffled_sinks = one.parted([fmean(own.sinks) for own in found])
-    _, random_answers, shuffled_answers = one.parted([fmean(own.answers) for own in found])
-    own: Passed = found[0]
+    passes = passed(trial.model, trial.questions, subspace.cuts, layer)
+    _, random_sinks, shuffled_sinks = subspace.parted([fmean(result.sinks) for result in passes])
+    _, random_answers, shuffled_answers = subspace.parted([fmean(result.answers) for result in passes])
+    without: Passed = passes[0]
     return replace(
-        made,
-        sinks=interval(own.sinks),
-        answer=interval(own.answers),
+        removal,
+        sinks=interval(without.sinks),
+        answer=interval(without.answers),
         random_sinks=random_sinks,
         random_answers=random_answers,
         shuffled_sinks=shuffled_sinks,

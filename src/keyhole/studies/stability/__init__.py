@@ -1,6 +1,5 @@
-"""How much of a circuit stays when the question is asked a little differently?
+"""How much of a circuit stays when something small changes?
 
-variations.py     what can be changed: precision, threshold, wording, a name (again.py: and traced again)
-floors.py         what other prompts and tasks have in common, which a change must be above
-stability.py      all of it; stays.py: the record, and how it reads
+variations.py  what can be changed: precision, threshold, wording, a name; and circuits traced again
+stability.py   the study, its record, and the floors that other prompts and tasks give; figure.py: how it reads
 """

@@ -1,7 +1,4 @@
-"""What is changed, and what does tracing again give?
-
-What can be changed a little about a question? The numbers' precision, the threshold, the wording, a name.
-"""
+"""What can be changed a little about a prompt? Precision, threshold, wording, a name. And circuits after a change."""
 
 import copy
 import random
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Variation:
-    """A change: of the prompt, of how it is traced, or of the model's numbers. What is None stays."""
+    """A change of the prompt, of how it is traced, or of the model's precision. What is None stays as it is."""
 
     name: str
     example: Callable[[Example], Example | None] | None = None  # None comes back where it does not fit
@@ -40,25 +37,25 @@ class Variation:
 
 
 def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list[Variation]:
-    """Traced again, in less precision, with half and double tau; for indirect objects, another wording and names."""
-    own = model.hf.dtype
-    found = [Variation("nothing: traced again")]
-    found += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != own]
-    if own == torch.float32:  # activations of some models are too large to be rebuilt in half precision
-        found.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
-    found += [
+    """The usual changes: lower precision, half and double tau; for indirect objects, another wording and names."""
+    precision = model.hf.dtype
+    variations = [Variation("nothing: traced again")]
+    variations += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != precision]
+    if precision == torch.float32:  # activations of some models are too large for half precision
+        variations.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
+    variations += [
         Variation("half of tau", settings=lambda how: scaled_tau(how, 0.5)),
         Variation("double tau", settings=lambda how: scaled_tau(how, 2.0)),
     ]
     if all(_is_ioi(example) for example in examples):
         rng = random.Random(seed)
         names = one_token_words(model, ioi_words(examples[0]).names)
-        found += [
+        variations += [
             Variation("another wording", example=lambda example: reworded(example, rng)),
             Variation("another receiver", example=lambda example: renamed(example, "IO", names, rng)),
             Variation("another giver", example=lambda example: renamed(example, "S", names, rng)),
         ]
-    return found
+    return variations
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -69,10 +66,10 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def scaled_tau(settings: TraceSettings, by: float) -> TraceSettings:
-    """The same settings with so many times the threshold; below 1, so that something is always traced."""
+    """The same settings with a multiple of the threshold, below 1, so that something is always traced."""
     was = settings.tau
     if callable(was):
-        raise KeyholeError("tau is a function here: give 'dynamic' or a number to take more or less of it.")
+        raise KeyholeError("tau is a function here, which cannot be scaled: give 'dynamic' or a number.")
     tau: Tau = (lambda dest: min(0.99, by * dynamic_tau(dest + 1))) if isinstance(was, str) else min(0.99, by * was)
     return replace(settings, tau=tau)
 
@@ -82,20 +79,20 @@ _KEYS = {"tau": "tau", "keys": "keys", "sinks": "first_token"}  # of a store, an
 
 def settings_of(store: "Store") -> TraceSettings:
     """How the circuits of a store were traced, for tracing others alike."""
-    told = store.manifest.settings
-    through = {name: told[name] for name in ("cover", "eps", "values", "constants") if name in told}
-    rule = told.get("seeds")
+    stored = store.manifest.settings
+    through = {name: stored[name] for name in ("cover", "eps", "values", "constants") if name in stored}
+    rule = stored.get("seeds")
     return TraceSettings(
-        metric=Probability(told["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
-        through="heads" if told.get("through") == "heads" else Through(**through),
-        **{field: told[key] for key, field in _KEYS.items() if key in told},
+        metric=Probability(stored["seed_tau"]) if rule == "prob" else "linear" if rule == "linear" else None,
+        through="heads" if stored.get("through") == "heads" else Through(**through),
+        **{field: stored[key] for key, field in _KEYS.items() if key in stored},
     )
 
 
 def rounded(model: "Model", dtype: torch.dtype, *, weights_only: bool = False) -> "Model":
     """The same model in another precision, or only its weights rounded to it; a copy."""
-    made = copy.deepcopy(model.hf).to(dtype)
-    return load((made.to(model.hf.dtype) if weights_only else made, model.tokenizer))
+    copied = copy.deepcopy(model.hf).to(dtype)
+    return load((copied.to(model.hf.dtype) if weights_only else copied, model.tokenizer))
 
 
 # -- indirect objects ------------------------------------------------------------------------------------------------
@@ -105,7 +102,7 @@ def reworded(example: Example, rng: random.Random) -> Example | None:
     """The same people, place and thing, in the same order, in another wording of the task."""
     wordings, number = ioi_words(example).wordings, int(example.labels["wording"])
     slots = [slot for slot in ("PLACE", "OBJECT") if slot in example.roles]
-    others = [i for i, one in enumerate(wordings) if i != number and all(f"{{{slot}}}" in one for slot in slots)]
+    others = [i for i, text in enumerate(wordings) if i != number and all(f"{{{slot}}}" in text for slot in slots)]
     return None if not others else _filled(example, rng.choice(others), rng)
 
 
@@ -125,24 +122,24 @@ def with_names(example: Example, receiver: str, giver: str) -> Example:
 
 
 def _filled(example: Example, wording: int, rng: random.Random, **people: str) -> Example:
-    """A wording of the example's own list with its people and things; what it does not say is drawn."""
-    lists, told = ioi_words(example), {**example.labels, **people}
+    """A wording of the example's own list with its people and things; a place or thing it lacks is drawn."""
+    lists, said = ioi_words(example), {**example.labels, **people}
     place, thing = (
         example.word(slot) if slot in example.roles else rng.choice(pool)
         for slot, pool in (("PLACE", lists.places), ("OBJECT", lists.objects))
     )
-    labels = {"wordings": told["wordings"], "wording": str(wording)}
-    return ioi_example(lists.wordings[wording], told["order"], (told["IO"], told["S"]), (place, thing), labels)
+    labels = {"wordings": said["wordings"], "wording": str(wording)}
+    return ioi_example(lists.wordings[wording], said["order"], (said["IO"], said["S"]), (place, thing), labels)
 
 
 def _is_ioi(example: Example) -> bool:
-    """Was it made by Keyhole, so that it can be made again otherwise?"""
+    """Is it an example of Keyhole's own task, which can be written with other words?"""
     if not {"wordings", "wording", "order", "IO", "S"} <= set(example.labels) or example.task != "ioi":
         return False
     return _filled(example, int(example.labels["wording"]), random.Random(0)).text == example.text
 
 
-# Which circuits do prompts have when they are asked again, perhaps otherwise? What cannot be compared says why.
+# Circuits after a change, or the reason why there is none.
 
 _TOGETHER = 8
 
@@ -157,48 +154,53 @@ class Refused:
 def retrace(
     model: "Model", examples: Sequence[Example], settings: TraceSettings, *, bos: bool | None = None
 ) -> list[Circuit | Refused]:
-    """The circuits of these examples, traced as `keyhole bulk` would; refused where the model is wrong, or too coarse.
+    """The circuits of these examples, traced as `keyhole bulk` does, or why there is none.
 
-    Wrong is a model that does not prefer the right answer to the wrong one, or, without one, to all others.
+    An example is refused if the model does not prefer the right answer to the wrong one (without a wrong one, to all
+    others), or if its precision is too low for tracing.
     """
-    found: list[Circuit | Refused] = []
+    circuits: list[Circuit | Refused] = []
     for start in range(0, len(examples), _TOGETHER):
-        found += _traced(model, examples[start : start + _TOGETHER], settings, bos)
-    return found
+        circuits += _traced(model, examples[start : start + _TOGETHER], settings, bos)
+    return circuits
 
 
 def _traced(
     model: "Model", examples: Sequence[Example], settings: TraceSettings, bos: bool | None
 ) -> list[Circuit | Refused]:
-    """Some together; where one is refused, each alone."""
+    """Some examples together; if one of them is refused, each alone."""
     try:
         runs = model.run_many([example.text for example in examples], bos=bos)
         ids = [answer_ids(model, example) for example in examples]
-        said = [answered(*asked) for asked in zip(runs, examples, ids, strict=True)]
-        right = [i for i, one in enumerate(said) if (one.correct if one.difference is None else one.difference > 0)]
+        said = [answered(*each) for each in zip(runs, examples, ids, strict=True)]
+        right = [
+            i
+            for i, answer in enumerate(said)
+            if (answer.correct if answer.difference is None else answer.difference > 0)
+        ]
         if not right:
             return [Refused("the model answers otherwise") for _ in examples]
-        held = settings.metric in (None, "linear")
-        made = trace_many(
+        contrasts = settings.metric in (None, "linear")
+        traced = trace_many(
             [runs[i] for i in right],
             [list(ids[i].answers) for i in right],
-            against=[list(ids[i].against) if held and ids[i].against else None for i in right],
+            against=[list(ids[i].against) if contrasts and ids[i].against else None for i in right],
             settings=settings,
         )
-        own = dict(zip(right, made, strict=True))
-        return [_kept(own.get(i)) for i in range(len(examples))]
+        circuits = dict(zip(right, traced, strict=True))
+        return [_kept(circuits.get(i)) for i in range(len(examples))]
     except KeyholeError as error:
         if len(examples) == 1:
             return [_refused(error)]
-        return [one for example in examples for one in _traced(model, [example], settings, bos)]
+        return [circuit for example in examples for circuit in _traced(model, [example], settings, bos)]
 
 
-def _kept(found: Circuit | Untraced | None) -> Circuit | Refused:
-    if found is None:
+def _kept(traced: Circuit | Untraced | None) -> Circuit | Refused:
+    if traced is None:
         return Refused("the model answers otherwise")
-    return _refused(found.error) if isinstance(found, Untraced) else found
+    return _refused(traced.error) if isinstance(traced, Untraced) else traced
 
 
 def _refused(error: KeyholeError) -> Refused:
-    """What is wrong; the numbers that follow it differ from prompt to prompt."""
+    """What is wrong, without the numbers after the colon, which differ from prompt to prompt."""
     return Refused(str(error).partition(":")[0])

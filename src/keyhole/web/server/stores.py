@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -43,7 +44,7 @@ def trace(kept: Kept, body: CircuitBody, reporter: Reporter) -> dict[str, Any]:
 
 def document(circuit: Circuit) -> dict[str, Any]:
     """A circuit's own JSON document."""
-    record: dict[str, Any] = json.loads(circuit.to_json())
+    record: dict[str, Any] = json.loads(replace(circuit, directions={}).to_json())  # no view shows them
     return record
 
 
@@ -287,7 +288,7 @@ def _texts(result: Sinks) -> dict[str, Any]:
         tables = [sink_text.likeness_table(side)] if side.likeness else []
         tables += [sink_text.removal_table(side)] if side.removals else []
         listed = [{"columns": columns, "rows": rows} for columns, rows in tables]
-        sides.append({"side": side.side, "found": side.found, "lines": sink_text.head_lines(side), "tables": listed})
+        sides.append({"side": side.side, "found": side.verdict, "lines": sink_text.head_lines(side), "tables": listed})
     return {"opening": sink_text.opening(result), "sides": sides, "massive": sink_text.massive_lines(result)}
 
 
