@@ -57,11 +57,12 @@ class Reporter:
         self._last, self._done = 0.0, 0  # when and what was passed on last
         self.keeps = False  # is what was done until the work was stopped an answer, too?
 
-    def check(self) -> None:
-        """Stop here, if the work is not wanted any more; let others go first."""
+    def check(self, *, alone: bool = False) -> None:
+        """Stop here, if the work is not wanted any more; let others go first, unless the work must be `alone`."""
         if self._stop.is_set():
             raise Stopped
-        self._between()
+        if not alone:
+            self._between()
 
     @property
     def stopping(self) -> bool:
@@ -76,10 +77,7 @@ class Reporter:
         self._send(part, 0, 0)
 
         def report(done: int, total: int) -> None:
-            if not alone:
-                self.check()
-            elif self._stop.is_set():
-                raise Stopped
+            self.check(alone=alone)
             now = time.monotonic()
             begins = done < self._done  # a new part: the end of the last one must not be shown for it
             if now - self._last >= _PAUSE or done >= total or begins:
