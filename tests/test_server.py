@@ -24,10 +24,14 @@ import pytest
 import keyhole
 from conftest import tiny_model
 from keyhole.cli.app import app as command_line
+from keyhole.edits.files import plain as plain_edit
+from keyhole.edits.files import typed_edit
 from keyhole.files import finite
+from keyhole.generation import beside
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
 from keyhole.models import load
+from keyhole.models.attention import edits_of
 from keyhole.naming.attached import edge_names
 from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
@@ -43,7 +47,7 @@ from keyhole.tracing.linear import firing_probe
 from keyhole.web.notebook import Live
 from keyhole.web.page import story_lines
 from keyhole.web.server import bodies
-from keyhole.web.server.jobs import Limits, Reporter
+from keyhole.web.server.jobs import Jobs, Limits, Reporter
 from keyhole.web.server.kept import Given
 from keyhole.web.server.security import BODY, Door
 from serving import FIRING, PROMPT, Served, events, serving, until
@@ -391,6 +395,93 @@ def test_a_cancelled_search_stops_in_the_library(served: Served, client: httpx.C
             break
     assert name == "cancelled"
     until(lambda: not served.jobs.busy, 2)
+
+
+WRITES_ON = "Box A has the apple. Box B has the book. Box A has"  # the organism does not end soon after this
+
+
+def test_an_answer_comes_token_by_token(client: httpx.Client, organism: keyhole.Model) -> None:
+    number = begin(client, kind="generate", prompt=WRITES_ON, max_new_tokens=40)
+    heard = list(events(client, number))
+    answer = organism.generate(WRITES_ON, max_new_tokens=40)
+    name, result = heard[-1]
+    assert name == "result" and result["text"] == answer.text and result["stopped"] == "length"
+    assert [token["id"] for token in result["tokens"]] == [token.id for token in answer.tokens]
+    assert [token["probability"] for token in result["tokens"]] == pytest.approx(
+        [token.probability for token in answer.tokens], abs=1e-6
+    )
+    assert result["prompt_ids"] == list(organism.run(WRITES_ON).token_ids)
+    assert "".join(token["piece"] for token in result["tokens"]) == answer.text
+    so_far = [report["tokens"] for name, report in heard if name == "progress"]
+    assert [len(tokens) for tokens in so_far] == sorted(len(tokens) for tokens in so_far)
+    assert all(token["id"] == answer.tokens[i].id for tokens in so_far for i, token in enumerate(tokens))
+
+
+def test_a_cancelled_answer_keeps_what_was_written(
+    client: httpx.Client, organism: keyhole.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, pieces = threading.Event(), Reporter.pieces
+
+    def slowly(reporter: Reporter, part: str, done: int, total: int, **so_far: Any) -> None:
+        pieces(reporter, part, done, total, **so_far)
+        begun.set()
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Reporter, "pieces", slowly)
+    number = begin(client, kind="generate", prompt=WRITES_ON, max_new_tokens=100)
+    assert begun.wait(20)
+    client.delete(f"/api/jobs/{number}")
+    name, result = list(events(client, number))[-1]
+    assert name == "result" and result["stopped"] == "interrupted" and 0 < len(result["tokens"]) < 50
+    whole = organism.generate(WRITES_ON, max_new_tokens=len(result["tokens"]))
+    assert [token["text"] for token in result["tokens"]] == [token.text for token in whole.tokens]
+
+
+def test_nobody_is_let_in_while_the_model_is_edited(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick work between two tokens would see the edited model, and be kept as the model's own."""
+    rests = list[int]()
+    monkeypatch.setattr(Jobs, "_quick_ones", lambda jobs: rests.append(len(edits_of)))
+    edits = ask(client, "edit", typed="1.6*-3")["edits"]
+    assert ask(client, "beside", prompt=WRITES_ON, edits=edits, max_new_tokens=5)["edited"]["tokens"]
+    assert rests and not any(rests)
+
+
+def test_parts_of_circuits_and_firings_become_edits(client: httpx.Client, organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    circuit = run.trace()
+    edge = next(i for i, one in enumerate(circuit.edges) if one.side == "dest")
+    node = next(i for i, one in enumerate(circuit.nodes) if one.kind == "head")
+    on = circuit.edit(circuit.edges[edge], factor=0.5, scope="on")
+    found = ask(client, "edit", prompt=PROMPT, edge=edge, factor=0.5, scope="on")
+    assert found == plain({"edits": [plain_edit(on)], "texts": [str(on)]})
+    whole = circuit.edit(circuit.nodes[node])
+    assert ask(client, "edit", prompt=PROMPT, node=node)["edits"] == plain([plain_edit(whole)])
+    signals = run.explain((1, 6), 14, 2).edits(factor=2.0)
+    place = {"layer": 1, "head": 6, "dest": 14, "src": 2}
+    assert ask(client, "edit", prompt=PROMPT, factor=2, **place)["edits"] == plain([plain_edit(e) for e in signals])
+    assert "there is no edge 9999" in refused(client, "edit", prompt=PROMPT, edge=9999)
+    assert "of an edge or of a node" in refused(client, "edit", prompt=PROMPT)
+    assert "is no edit" in refused(client, "edit", typed="Mary")
+    target = next(i for i, one in enumerate(circuit.edges) if one.side == "target")
+    assert "is no signal" in refused(client, "edit", prompt=PROMPT, edge=target)
+
+
+def test_both_answers_are_the_library_s(client: httpx.Client, organism: keyhole.Model) -> None:
+    edits = [typed_edit(text) for text in ("3.1*0", "1.6*0")]
+    answers = beside(organism, PROMPT, edits, controls=2, max_new_tokens=6)
+    found = ask(
+        client, "beside", prompt=PROMPT, edits=plain([plain_edit(e) for e in edits]), controls=2, max_new_tokens=6
+    )
+    record = plain(answers.record())
+    for name in ("edits", "controls"):
+        assert found[name] == record[name]
+    assert found["changed"] == answers.changed and found["texts"] == [str(edit) for edit in edits]
+    for name in ("original", "edited"):
+        assert found[name]["text"] == record[name]["text"] and found[name]["tokens"] == record[name]["tokens"]
+    assert "choose one of channels" in refused(client, "beside", prompt=PROMPT, edits=[{"kind": "x"}])
+    assert "2,000 together" in refused(client, "beside", prompt=PROMPT, edits=[], max_new_tokens=1990)
+    assert "at least 1" in refused(client, "generate", prompt=PROMPT, max_new_tokens=0)
+    assert "has no chat template" in refused(client, "generate", prompt=[{"role": "user", "content": "Mary"}])
 
 
 def test_a_stop_is_heard_inside_a_layer(
@@ -899,7 +990,7 @@ def test_contrast(client: httpx.Client, organism: keyhole.Model) -> None:
 def test_requests_are_read_strictly(client: httpx.Client) -> None:
     assert "has no 'prmpt'" in refused(client, "run", prompt=PROMPT, prmpt=1)
     assert "needs prompt" in refused(client, "run")
-    assert "text or a list of token ids" in refused(client, "run", prompt=[True])
+    assert "a list of token ids or a list of messages" in refused(client, "run", prompt=[True])
     assert refused(client, "run", prompt=PROMPT, top=0) == "top should be at least 1, not 0."
     assert refused(client, "firing", **{**FIRING, "layer": "3"}) == "layer should be a whole number, not '3'."
     assert "there is no layer 9" in refused(client, "firing", **{**FIRING, "layer": 9})

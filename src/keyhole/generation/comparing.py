@@ -1,6 +1,6 @@
 """What would it have said? The answer beside the one with edits: words, probabilities, and where heads looked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -9,7 +9,7 @@ from keyhole.edits.controls import control, with_factor
 from keyhole.edits.files import plain
 from keyhole.edits.records import Edit
 from keyhole.generation.generated import Generated
-from keyhole.generation.writing import generate
+from keyhole.generation.writing import Show, generate
 from keyhole.models.tokens import Prompt, token_texts
 from keyhole.report.report import Report, Reported, Section, Table
 from keyhole.settings.fields import chosen
@@ -124,6 +124,7 @@ def beside(
     controls: int = 0,
     bos: bool | None = None,
     settings: GenerateSettings | None = None,
+    progress: "Progress | None" = None,
     **options: Unpack[GenerateOptions],
 ) -> Beside:
     """What would the model have said with edits? Its own answer and the edited one, side by side.
@@ -136,6 +137,7 @@ def beside(
             channels are named of random heads of the same layers. Edits of MLPs alone have none.
         bos: As `Model.run` takes it.
         settings: How answers are written: a `GenerateSettings`, whose fields are the choices below.
+        progress: Called with the number of tokens written and how many there are at most, in all answers.
         **options: Choices by name, as `Model.generate` takes them.
 
     >>> import keyhole
@@ -146,15 +148,16 @@ def beside(
     (False, 2)
     """
     how = chosen(settings, GenerateSettings, options)
-    original = generate(model, prompt, settings=how, bos=bos)
-    edited = generate(model, prompt, settings=how, bos=bos, edits=edits)
+    shows = _counted(progress, how.max_new_tokens, 2 + controls)
+    original = generate(model, prompt, settings=how, bos=bos, show=shows(0))
+    edited = generate(model, prompt, settings=how, bos=bos, edits=edits, show=shows(1))
     same_words = original.run.with_edits(edits) if edits else original.run
     drawn = []
     for draw in range(controls):
         if (drawing := control(model, edits, draw)) is None:
             break
         name, others = drawing
-        other = generate(model, prompt, settings=how, bos=bos, edits=others)
+        other = generate(model, prompt, settings=how, bos=bos, edits=others, show=shows(2 + draw))
         after = other.before(0).logits[-1].double().softmax(-1)[original.tokens[0].id]
         drawn.append(Control(name, other.text, original.tokens[0].probability, float(after)))
     return Beside(
@@ -165,6 +168,17 @@ def beside(
         _moved(original, same_words, edits),
         tuple(drawn),
     )
+
+
+def _counted(progress: "Progress | None", most: int, answers: int) -> Callable[[int], Show | None]:
+    """What watches each answer as it is written: an answer that ends early counts as whole once the next begins."""
+
+    def show(answer: int) -> Show | None:
+        if progress is None:
+            return None
+        return lambda piece: progress(answer * most + piece.index + 1, answers * most)
+
+    return show
 
 
 def _tokens(original: Generated, other: "Run") -> tuple[TokenBeside, ...]:

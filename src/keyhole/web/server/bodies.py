@@ -92,7 +92,7 @@ Words = Annotated[list[int | str] | None, BeforeValidator(_as_list)]  # words an
 
 
 class PromptBody(Body):
-    """What names a run: a model and a prompt, as a text or as token ids."""
+    """What names a run: a model and a prompt, as a text, as token ids or as messages of a chat."""
 
     prompt: Any
     model: str = ORGANISM
@@ -213,6 +213,9 @@ KINDS = {
     "firing": Kind("prompt", "firing"),
     "intervene": Kind("finding", "intervene"),
     "mlp": Kind("prompt", "mlp"),
+    "generate": Kind("writing", "generate", quick=False),
+    "edit": Kind("writing", "edit"),
+    "beside": Kind("writing", "beside", quick=False),
     "trace": Kind("stores", "trace", quick=False),
     "story": Kind("stores", "story", quick=False),
     "faithfulness": Kind("circuits", "faithfulness", quick=False),

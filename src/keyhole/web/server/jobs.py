@@ -12,9 +12,10 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from keyhole.errors import KeyholeError
@@ -47,28 +48,36 @@ class Limits:
 class Reporter:
     """How work reports: `progress` of one part, and `stage` for work that has several.
 
-    `send` passes a report on: which part of the work, how much of it is done, and how much there is. `between` is
-    called where the work could rest, before each report.
+    `send` passes a report on: which part of the work, how much of it is done, and how much there is; for work that
+    shows what it has so far, that too. `between` is called where the work could rest, before each report.
     """
 
-    def __init__(
-        self, stop: threading.Event, send: Callable[[str, int, int], None], between: Callable[[], None]
-    ) -> None:
+    def __init__(self, stop: threading.Event, send: Callable[..., None], between: Callable[[], None]) -> None:
         self._stop, self._send, self._between = stop, send, between
         self._last, self._done = 0.0, 0  # when and what was passed on last
+        self.keeps = False  # is what was done until the work was stopped an answer, too?
 
-    def check(self) -> None:
-        """Stop here, if the work is not wanted any more; let others go first."""
+    def check(self, *, alone: bool = False) -> None:
+        """Stop here, if the work is not wanted any more; let others go first, unless the work must be `alone`."""
         if self._stop.is_set():
             raise Stopped
-        self._between()
+        if not alone:
+            self._between()
 
-    def progress(self, part: str) -> Progress:
-        """Reports for one named part of the work, which begins now; how long it is, is not known yet."""
+    @property
+    def stopping(self) -> bool:
+        """Is the work not wanted any more? For work that `keeps` what it has, and ends itself."""
+        return self._stop.is_set()
+
+    def progress(self, part: str, *, alone: bool = False) -> Progress:
+        """Reports for one named part of the work, which begins now; how long it is, is not known yet.
+
+        `alone`: nobody is let in meanwhile, because the model is not as it was: it is edited, or it is writing.
+        """
         self._send(part, 0, 0)
 
         def report(done: int, total: int) -> None:
-            self.check()
+            self.check(alone=alone)
             now = time.monotonic()
             begins = done < self._done  # a new part: the end of the last one must not be shown for it
             if now - self._last >= _PAUSE or done >= total or begins:
@@ -76,6 +85,13 @@ class Reporter:
                 self._send(part, done, total)
 
         return report
+
+    def pieces(self, part: str, done: int, total: int, **so_far: Any) -> None:
+        """Report with all that there is so far: who comes late misses nothing. Nobody is let in meanwhile."""
+        now = time.monotonic()
+        if now - self._last >= _PAUSE or done >= total or done <= 1:
+            self._last, self._done = now, done
+            self._send(part, done, total, so_far)
 
     @contextmanager
     def stage(self, part: str) -> Iterator[Progress]:
@@ -271,10 +287,10 @@ class Jobs:
     def _do(self, job: Job) -> None:
         paces: dict[str, Pace] = {}  # of each part of the work
 
-        def send(part: str, done: int, total: int) -> None:
+        def send(part: str, done: int, total: int, so_far: Mapping[str, Any] = MappingProxyType({})) -> None:
             seconds = (total - done) * paces.setdefault(part, Pace()).each(done)
             left = duration(seconds) if seconds >= 1 else None
-            report = self._spell({"what": part, "done": done, "total": total, "left": left})
+            report = self._spell({"what": part, "done": done, "total": total, "left": left, **so_far})
             self._later(self._publish, job, ("progress", report))
 
         reporter = Reporter(job.stop, send, _nobody if job.quick else self._quick_ones)
@@ -282,7 +298,8 @@ class Jobs:
             reporter.check()
             self._later(self._publish, job, ("started", b"{}"))
             result = job.work(reporter)
-            reporter.check()  # work that never reports is stopped here
+            if not reporter.keeps:
+                reporter.check()  # work that never reports is stopped here
             self._later(self._end, job, "done", ("result", result))
         except Stopped:
             self._later(self._end, job, "cancelled", ("cancelled", b"{}"))

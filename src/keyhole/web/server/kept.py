@@ -162,20 +162,27 @@ class Kept:
             del self.runs.kept[key]
         return model
 
-    def ran(self, body: "PromptBody", reporter: "Reporter") -> Ran:
-        """The run of a prompt, text or token ids; one that is too long is refused before anything is computed."""
+    def encoded(self, body: "PromptBody", reporter: "Reporter") -> "tuple[Model, tuple[int, ...]]":
+        """The model and the token ids of a prompt: text, ids or messages; one that is too long is refused."""
+        from keyhole.models.chat import is_messages
         from keyhole.models.tokens import encode
 
-        prompt, name = body.prompt, body.model
-        if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt))):
-            raise KeyholeError("a prompt is a text or a list of token ids.")
-        model = self.model(name, reporter)
+        prompt = body.prompt
+        ids_given = isinstance(prompt, list) and all(type(i) is int for i in prompt)
+        if not (isinstance(prompt, str) or ids_given or is_messages(prompt)):
+            raise KeyholeError("a prompt is a text, a list of token ids or a list of messages.")
+        model = self.model(body.model, reporter)
         ids = encode(model, prompt, body.bos).ids
         if len(ids) > self.given.tokens:
             raise KeyholeError(
                 f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
                 "or use the library."
             )
+        return model, ids
+
+    def ran(self, body: "PromptBody", reporter: "Reporter") -> Ran:
+        """The run of a prompt; one that is too long is refused before anything is computed."""
+        name, (model, ids) = body.model, self.encoded(body, reporter)
 
         def run() -> Ran:
             reporter.progress("Running the model")

@@ -82,6 +82,7 @@ def run(kept: Kept, body: RunBody, reporter: Reporter) -> dict[str, Any]:
         **(_error(ran) if checked else {"error": None, "exact": None}),
         "layers": len(recorded.layers),
         "heads": recorded.model.dims.heads,
+        "chat": getattr(recorded.model.tokenizer, "chat_template", None) is not None,
     }
 
 

@@ -103,11 +103,11 @@ async function answer(model, flow, go, { field, text }) {
 /** The question that the README begins with. @param {Model} model @param {Flow} flow @param {Go} go */
 async function openExample(model, flow, go) {
   const { example: prompt, question: words } = model.get("hello");
-  const own = placeOf({ ...model.get("place"), prompt });
+  const own = placeOf({ ...model.get("place"), prompt, ids: [], chat: "" });
   const found = await flow.slots.fill("answer", (signal) => ask("answers", { ...own, words }, signal));
   if (!found || found.refused) return; // a model that does not know these words: the answers' fields say so
   const [target, against] = found.tokens.map((/** @type {any} */ one) => [one.id]);
-  go({ ...(prompt === model.get("place").prompt ? {} : ELSEWHERE), prompt, target, against, traced: "" });
+  go({ ...(prompt === model.get("place").prompt ? {} : ELSEWHERE), prompt, chat: "", target, against, traced: "" });
 }
 
 /** @param {Model} model @param {Flow} flow @param {Go} go @param {{ model: string | null, prompt: string }} wish */
@@ -118,7 +118,7 @@ async function openModel(model, flow, go, wish) {
     (signal) => job("load", { model: wish.model ?? "organism" }, { progress: flow.slots.progress("model"), signal }),
   );
   if (!loaded) return;
-  go({ model: loaded.id, prompt: wish.prompt, ...ELSEWHERE, layer: null, head: null });
+  go({ model: loaded.id, prompt: wish.prompt, chat: "", ...ELSEWHERE, layer: null, head: null });
   flow.start(); // the list of models is longer now
 }
 

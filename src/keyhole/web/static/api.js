@@ -8,7 +8,7 @@ export class Refused extends Error {}
 /** Nobody waits for this any more. */
 export class Cancelled extends Error {}
 
-/** @typedef {{ what?: string, done?: number, total?: number, left?: string, ahead?: number, running?: string | null }} Progress running: what is done before it */
+/** @typedef {{ what?: string, done?: number, total?: number, left?: string, ahead?: number, running?: string | null, tokens?: any[] }} Progress running: what is done before it */
 
 /**
  * @param {string} path @param {RequestInit} [options]
@@ -51,12 +51,12 @@ export function ask(kind, body, signal) {
 }
 
 /**
- * Asks for what takes longer. An abort really stops the work.
+ * Asks for what takes longer. An abort really stops the work; where it `keeps` what it has, that is the answer.
  * @param {string} kind @param {object} body
- * @param {{ progress?: (event: Progress) => void, signal?: AbortSignal }} [how]
+ * @param {{ progress?: (event: Progress) => void, signal?: AbortSignal, keeps?: boolean }} [how]
  * @returns {Promise<any>}
  */
-export async function job(kind, body, { progress = () => {}, signal } = {}) {
+export async function job(kind, body, { progress = () => {}, signal, keeps = false } = {}) {
   if (signal?.aborted) throw new Cancelled();
   const { id } = await post("api/jobs", { kind, ...body }); // whoever leaves meanwhile must know which one to stop
   return new Promise((resolve, reject) => {
@@ -80,8 +80,9 @@ export async function job(kind, body, { progress = () => {}, signal } = {}) {
     };
     const leave = () => end(() => reject(stop(id)));
     addEventListener("pagehide", leave); // nobody will hear of it
-    if (signal?.aborted) leave();
-    else signal?.addEventListener("abort", leave);
+    const halt = keeps ? () => void stop(id) : leave; // it ends by itself then, with what it has
+    if (signal?.aborted) halt();
+    else signal?.addEventListener("abort", halt);
   });
 }
 

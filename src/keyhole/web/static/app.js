@@ -7,8 +7,10 @@ import { plain } from "./lib/model.js";
 import { pane } from "./lib/pane.js";
 import { setTheme, themeButton } from "./lib/theme.js";
 import { fromQuery, moved, TABS, toQuery } from "./url.js";
+import answer from "./views/answer.js";
 import compare from "./views/compare.js";
 import contrasts from "./views/contrasts.js";
+import edits from "./views/edits.js";
 import firing from "./views/firing.js";
 import heads from "./views/heads.js";
 import pattern from "./views/pattern.js";
@@ -17,12 +19,13 @@ import prompt from "./views/prompt.js";
 import store from "./views/store.js";
 import trace from "./views/trace.js";
 import verification from "./views/verification.js";
+import { writing } from "./writing.js";
 
 /** @typedef {import("./url.js").Place} Place */
 /** @typedef {import("./lib/theme.js").Theme} Theme */
 
 const THEME = "keyhole-theme";
-const FURTHER = { verification, compare, store, contrasts }; // views that have the page's whole width
+const FURTHER = { verification, compare, edits, store, contrasts }; // views that have the page's whole width
 
 /** @param {string} text @returns {object} */
 function kept(text) {
@@ -60,6 +63,9 @@ function start() {
     alike: null,
     themes: false,
     actions: true,
+    edits: true, // what was traced can be edited
+    written: null,
+    beside: null,
     errors: {},
     busy: {},
     mode: "exact",
@@ -90,7 +96,7 @@ function start() {
   };
   const flow = follow(model, (change) => go(change, { replace: true }));
   const more = further(model, flow.slots, go);
-  does = { ...wishes(model, flow, go), ...more.wishes };
+  does = { ...wishes(model, flow, go), ...more.wishes, ...writing(model, flow.slots, go) };
   addEventListener("popstate", () => {
     arrive(fromQuery(location.search));
   });
@@ -147,6 +153,7 @@ function layout(model) {
   model.on("change:place", show);
   show();
   prompt.render({ model, el: bar });
+  answer.render({ model, el: bar });
   heads.render({ model, el: map.body });
   predictions.render({ model, el: said.body });
   pattern.render({ model, el: views.pattern });

@@ -152,9 +152,10 @@ export function slotsOf(model) {
   };
 }
 
-/** @param {Place} place */
-export function placeOf(place) {
-  return { ...(place.model ? { model: place.model } : {}), prompt: place.prompt };
+/** @param {Pick<Place, "model" | "prompt" | "ids" | "chat">} place the model and the prompt: tokens, messages or a text */
+export function placeOf({ model, prompt, ids, chat }) {
+  const given = ids.length ? ids : chat ? [{ role: "user", content: prompt }] : prompt;
+  return { ...(model ? { model } : {}), prompt: given };
 }
 
 /** @param {Place} place which answer, against which */

@@ -1,7 +1,9 @@
 // What do the further views ask for? Two circuits, stores, contrasts, a verification: each by its own parameters.
 import { ask, job } from "./api.js";
 import { traceOf, placeOf } from "./flow.js";
+import { editsOf } from "./lib/edits.js";
 import { filterOf } from "./own.js";
+import { writingOf } from "./writing.js";
 
 /** @typedef {import("./lib/model.js").Model} Model */
 /** @typedef {import("./url.js").Place} Place */
@@ -11,7 +13,7 @@ import { filterOf } from "./own.js";
 
 export const ROWS = 50; // prompts of a store on one page
 /** Answers of which a tab shows only those to its own questions. @type {Partial<Record<import("./url.js").Tab, string[]>>} */
-const SLOTS = { compare: ["comparison"], contrasts: ["contrast"] };
+const SLOTS = { compare: ["comparison"], contrasts: ["contrast"], edits: ["beside"] };
 
 /**
  * `arrive(place)` asks for what is not there yet; `wishes` are those of the further views.
@@ -77,7 +79,7 @@ function wishesOf(model, slots, { asked, own }) {
       if (prompt === undefined) return; // the reason is told where the store is
       const about = model.get("stores")?.stores.find((/** @type {any} */ one) => one.id === store);
       const name = about?.model === "organism" ? null : (about?.model ?? null);
-      const there = { prompt, model: name, dest: null, src: null, target: [], against: [] };
+      const there = { prompt, chat: "", model: name, dest: null, src: null, target: [], against: [] };
       own({ store, index: String(row.index) }, { ...there, tab: "circuit", traced: "stored" });
     },
     "compare-stored": ({ store, row }) =>
@@ -93,6 +95,10 @@ function questions(place, model) {
   const { own } = place;
   if (place.tab === "compare")
     return own.compared && place.prompt ? [{ slot: "comparison", kind: "compare", body: comparisonOf(place) }] : [];
+  if (place.tab === "edits") {
+    const edits = editsOf(own.edits);
+    return edits.length && place.prompt ? [{ slot: "beside", kind: "beside", body: { ...writingOf(place), edits } }] : [];
+  }
   if (place.tab === "contrasts")
     return own.studied ? [{ slot: "contrast", kind: "contrast", body: contrastOf(place) }] : [];
   return place.tab === "store" ? storeQuestions(place, model) : [];
@@ -150,7 +156,8 @@ export function comparisonOf(place) {
   });
   const a = place.traced === "stored" ? left : { ...left, ...how("a") };
   if (own["b.index"]) return { a, b: { store: own["b.store"], index: Number(own["b.index"]) } };
-  const other = { ...place, prompt: own["b.prompt"] || place.prompt, model: own["b.model"] || place.model };
+  const ids = own["b.prompt"] || own["b.model"] ? [] : place.ids;
+  const other = { ...place, prompt: own["b.prompt"] || place.prompt, ids, model: own["b.model"] || place.model };
   const [target, against] = ["b.target", "b.against"].map((name) => (own[name] ? [own[name]] : null));
   const same = other.prompt === place.prompt && other.model === place.model && !target && !against;
   const aim = same ? {} : { target, against }; // ids of one prompt's answer are no answer to another

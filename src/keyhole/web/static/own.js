@@ -2,7 +2,7 @@
 
 /** @typedef {Record<string, string>} Own */
 
-/** Two circuits; a store; a contrast; a verification. */
+/** Two circuits; a store; a contrast; a verification; edits. */
 const NAMES = [
   ...[
     "a.method",
@@ -23,6 +23,7 @@ const NAMES = [
   ...["store", "index", "part", "where", "page", "grain", "role", "k", "colour", "sinks", "signal"],
   ...["contrast", "feature", "samples", "tests", "studied", "seen", "verify"],
   ...["baseline", "like", "counterfactual", "signs", "effects"], // what is measured of a circuit, and against what
+  ...["edits", "length", "temperature", "seed"], // what is edited, and how answers are written
   "why", // "open": beside a circuit, why its head attends
 ];
 const MOST = 20000; // letters of one of them

@@ -1,11 +1,14 @@
 // Where is the user? All of it is in the address, so that a reload, a bookmark and the back button lead there.
 
+import { anywhere } from "./lib/edits.js";
 import { ownFrom, ownInto } from "./own.js";
 
 /**
  * @typedef {object} Place
  * @property {string | null} model  a name that the server loads; null: its own choice
  * @property {string} prompt
+ * @property {number[]} ids  its tokens, where they are not those of the text: what the model wrote, cut before one of its tokens
+ * @property {string} chat  "1": the prompt is a user's message in the model's chat template
  * @property {Tab} tab
  * @property {string} measure  what the layer x head map shows
  * @property {number | null} layer
@@ -19,15 +22,17 @@ import { ownFrom, ownInto } from "./own.js";
  * @property {string} view  what was done to the circuit's view, as JSON
  */
 
-/** @typedef {"pattern" | "circuit" | "verification" | "compare" | "store" | "contrasts"} Tab */
+/** @typedef {"pattern" | "circuit" | "verification" | "compare" | "edits" | "store" | "contrasts"} Tab */
 
 /** @type {[Tab, string][]} */
-export const TABS = [["pattern", "Attention"], ["circuit", "Circuit"], ["verification", "Verification"], ["compare", "Compare"], ["store", "Stores"], ["contrasts", "Contrasts"]];
+export const TABS = [["pattern", "Attention"], ["circuit", "Circuit"], ["verification", "Verification"], ["compare", "Compare"], ["edits", "Edits"], ["store", "Stores"], ["contrasts", "Contrasts"]];
 
 /** @type {Place} */
 export const NOWHERE = {
   model: null,
   prompt: "",
+  ids: [],
+  chat: "",
   tab: "pattern",
   measure: "attention",
   layer: null,
@@ -53,6 +58,8 @@ export function fromQuery(query) {
   return {
     model: given.get("model") || null,
     prompt: given.get("prompt") ?? "",
+    ids: integers(given.get("ids")),
+    chat: given.get("chat") === "1" ? "1" : "",
     tab: TABS.find(([tab]) => tab === given.get("tab"))?.[0] ?? "pattern",
     measure: given.get("map") || NOWHERE.measure,
     layer,
@@ -76,6 +83,8 @@ export function toQuery(place) {
   const kept = new URLSearchParams();
   if (place.model) kept.set("model", place.model);
   if (place.prompt) kept.set("prompt", place.prompt);
+  if (place.ids.length) kept.set("ids", place.ids.join(","));
+  if (place.chat) kept.set("chat", place.chat);
   if (place.tab !== "pattern") kept.set("tab", place.tab);
   if (place.measure !== NOWHERE.measure) kept.set("map", place.measure);
   if (place.layer !== null && place.head !== null) kept.set("head", `${place.layer}.${place.head}`);
@@ -91,9 +100,9 @@ export function toQuery(place) {
 }
 
 /** @param {Place} place which circuit is meant */
-function circuitOf({ model, prompt, target, against, traced, own }) {
+function circuitOf({ model, prompt, ids, chat, target, against, traced, own }) {
   const searched = traced === "sufficient" ? [own.baseline, own.like, own.counterfactual, own.signs] : [];
-  return JSON.stringify([model, prompt, target, against, traced, traced === "stored" ? [own.store, own.index] : [], searched]);
+  return JSON.stringify([model, prompt, ids, chat, target, against, traced, traced === "stored" ? [own.store, own.index] : [], searched]);
 }
 
 /**
@@ -103,10 +112,12 @@ function circuitOf({ model, prompt, target, against, traced, own }) {
  * @returns {Place}
  */
 export function moved(from, change) {
-  const to = { ...from, ...change };
+  const another = "prompt" in change || "chat" in change; // its own tokens, unless they are given, too
+  const to = { ...from, ...(another ? { ids: [] } : {}), ...change };
   if (circuitOf(to) === circuitOf(from)) return to;
   /** @type {import("./own.js").Own} */
   const elsewhere = to.prompt === from.prompt ? {} : { baseline: "", like: "", counterfactual: "" }; // of that prompt
+  if (!to.prompt.startsWith(from.prompt)) elsewhere.edits = anywhere(to.own.edits); // tokens have other places there
   return { ...to, view: "", own: { ...to.own, verify: "", term: "", effects: "", ...elsewhere } };
 }
 

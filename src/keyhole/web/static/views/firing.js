@@ -1,5 +1,6 @@
 // Why does this head attend here? One firing: its channels, the signals of both sides, and what happens without them.
 import { fill, h, keepingFocus } from "../lib/dom.js";
+import { changes, failure } from "../lib/edits.js";
 import { count, number, share } from "../lib/format.js";
 import { whenBusy } from "../lib/progress.js";
 import { tokenMark } from "../lib/tokens.js";
@@ -102,6 +103,7 @@ function whole(shown) {
     firing.note && h("p", { class: "soft" }, firing.note),
     actions(shown),
     shown.asked.where === "" && places(model),
+    model.get("edits") === true && firing.sides.some((side) => side.signals.length) && whatIf(model, firing),
     ...firing.sides.map((side) => sideList({ ...shown, side })),
     shown.asked.mlp === "" && mlpCard(model, firing),
     channelBars(firing, opened, draw),
@@ -185,6 +187,12 @@ function actions({ model, firing, asked }) {
     ),
     h("label", { class: "soft" }, "removal ", choose),
   );
+}
+
+/** @param {Model} model @param {Firing} firing the answer without its signals */
+function whatIf(model, { layer, head, dest, src }) {
+  const part = { firing: { layer, head, dest, src } };
+  return changes(part, (wish) => model.send(wish), failure(model)(part), "its signals");
 }
 
 /** @param {Model} model @param {Event} event */

@@ -11,7 +11,8 @@ const AROUND = 7;
 
 /**
  * Keys: `hello`, `run`, `firing`, `place`, `busy`, `errors`. Sends `{type: "open-prompt", prompt}`,
- * `{type: "open-model", model}`, `{type: "open-dest", dest}`, `{type: "open-example"}`, `{type: "cancel", what}`.
+ * `{type: "open-model", model}`, `{type: "open-dest", dest}`, `{type: "open-example"}`,
+ * `{type: "continue"}`, `{type: "chat", chat}`, `{type: "cancel", what}`.
  * @param {{ model: Model, el: HTMLElement }} where
  */
 function render({ model, el }) {
@@ -33,9 +34,31 @@ function render({ model, el }) {
     },
   );
   const go = h("button", { type: "submit", class: "go" }, "Run");
+  const on = h(
+    "button",
+    {
+      type: "button",
+      class: "continue",
+      "data-action": "continue",
+      title: "Let the model write on; each token of its answer can be asked why",
+      onclick: () => model.send({ type: "continue" }),
+    },
+    "Continue",
+  );
+  const chat = h(
+    "button",
+    {
+      type: "button",
+      class: "small",
+      "data-action": "chat",
+      title: "The prompt as a user’s message in the model’s chat template",
+      onclick: () => model.send({ type: "chat", chat: model.get("place").chat ? "" : "1" }),
+    },
+    "Chat",
+  );
   const said = h("div", { class: "said", "aria-live": "polite" });
   const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
-  const form = h("form", { class: "prompt" }, name, known, text, go);
+  const form = h("form", { class: "prompt" }, name, known, text, chat, go, on);
   const example = h(
     "button",
     { type: "button", class: "plain", "data-action": "example", onclick: () => model.send({ type: "open-example" }) },
@@ -65,6 +88,7 @@ function render({ model, el }) {
   let seen = { prompt: "", id: "" };
   const place = () => {
     const { prompt, model: id } = model.get("place");
+    chat.setAttribute("aria-pressed", String(Boolean(model.get("place").chat)));
     if (prompt !== seen.prompt) text.value = prompt; // what is being written stays
     if (id !== seen.id) name.value = id ?? "organism";
     seen = { prompt, id };
@@ -78,7 +102,12 @@ function render({ model, el }) {
     fill(example, `Example: why ${words[0]}, and not ${words[1]}?`);
     example.hidden = !words.length || (prompt === text && against.length > 0); // it is asked already
   };
-  const strip = () => fill(tokens, shown(model));
+  const strip = () => {
+    const run = model.get("run");
+    on.disabled = !run;
+    chat.hidden = !run?.chat && !model.get("place").chat;
+    fill(tokens, shown(model));
+  };
   const list = () =>
     fill(known, (model.get("hello")?.models ?? []).map((/** @type {any} */ m) => h("option", { value: m.id })));
   /** @type {[string, () => void][]} */

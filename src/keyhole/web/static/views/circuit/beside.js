@@ -7,6 +7,7 @@ import { progressBar, whenBusy } from "../../lib/progress.js";
 import { tokenLabel } from "../../lib/tokens.js";
 import { edgeDetail, markDetail } from "./panes/detail.js";
 import { storyList } from "./panes/story.js";
+import { failure } from "../../lib/edits.js";
 import { go } from "./search.js";
 
 /** @typedef {import("./stage.js").Stage} Stage */
@@ -154,6 +155,7 @@ function acts(stage) {
       stage.change({ pinned: stage.ownersOf([node]), edge: null });
     },
     expand: (edge) => stage.expand(edge),
+    ...(model.get("edits") === true ? { failed: failure(model) } : {}),
     send: model.get("actions") === true ? (content) => model.send(content) : null,
   };
 }

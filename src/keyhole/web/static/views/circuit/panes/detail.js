@@ -2,6 +2,7 @@
 // group.
 import { channelParts, isAttached, isSink, isSufficient, isSvt, nodeLabel } from "../../../lib/circuit.js";
 import { h } from "../../../lib/dom.js";
+import { changes, WRITERS } from "../../../lib/edits.js";
 import { count, number, share, signed } from "../../../lib/format.js";
 import { amount, effectOf, shareOf } from "../../../lib/measured.js";
 import { tokenMark } from "../../../lib/tokens.js";
@@ -16,6 +17,7 @@ import { channelBars, edgeList, factList, renamer } from "./lists.js";
  * @property {(edge: number) => void} pick
  * @property {(node: number) => void} pin
  * @property {(edge: number) => void} expand
+ * @property {(part: object) => string | null} [failed] why a part could not be edited; only where parts can be
  * @property {((content: any) => void) | null} send actions of a page with a model behind it
  */
 /**
@@ -45,6 +47,7 @@ export function markDetail(about, marks) {
       mark.kind === "group" && h("button", { type: "button", onclick: () => does.ungroup(mark.id) }, "Ungroup"),
       one && asks(graph, mark.members[0], does),
     ),
+    one && WRITERS.has(mark.kind) && edited(does, { node: mark.members[0] }),
     edgeList(about, "Caused by", into, "from"),
     edgeList(about, "Causes", out, "to"),
   );
@@ -186,6 +189,7 @@ export function edgeDetail(about, index) {
             "Remove and measure",
           ),
       ),
+    edited(does, edge.side === "dest" || edge.side === "src" || edge.side === "mlp" ? { edge: index } : null),
     parts.length > 0 && channelBars(parts, about.expanded.has(index), () => does.expand(index)),
   );
 }
@@ -220,6 +224,11 @@ function measured(row) {
     told.length > 0 &&
     h("div", null, h("h2", null, "Measured"), factList(told.map(([name, value]) => [name, number(value)])))
   );
+}
+
+/** @param {Does} does @param {object | null} part a part that can be edited */
+function edited({ send, failed }, part) {
+  return part && send && failed ? changes(part, send, failed(part)) : null;
 }
 
 /** @param {Indexed} graph @param {number} index @param {Does} does */
