@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
 from keyhole.intervene.removal import Metric
-from keyhole.studies.sinks.explore import StoredQuestion
+from keyhole.studies.sinks.firings import StoredQuestion
 
 D, LAYERS, HEADS, D_HEAD, WORDS, POSITIONS = 64, 4, 4, 16, 40, 16
 LISTENERS = (LAYERS - 1) * HEADS  # heads above the first layer

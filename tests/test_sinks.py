@@ -37,7 +37,8 @@ from keyhole.studies.directions.alike import (
 )
 from keyhole.studies.directions.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.studies.sinks import Removal, SinkHead, Sinks, SinkSide, study
-from keyhole.studies.sinks.explore import SinkSettings, StoredQuestion, firing, listen
+from keyhole.studies.sinks.explore import SinkSettings
+from keyhole.studies.sinks.firings import StoredQuestion, firing, listen
 from keyhole.studies.sinks.record import Others, along, massive
 from keyhole.studies.sinks.trials import energy, explained, passed
 from keyhole.tracing.upstream import Writes

@@ -12,7 +12,8 @@ from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.circuit import circuit_figure
 from keyhole.stats import Interval
 from keyhole.studies.settings import SinkSettings
-from keyhole.studies.sinks.explore import StoredQuestion, study
+from keyhole.studies.sinks.explore import study
+from keyhole.studies.sinks.firings import StoredQuestion
 from keyhole.studies.sinks.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole.studies.sinks.report import sinks_figure
 from keyhole_papers.experiment import Attempt, Experiment, Job

@@ -26,7 +26,7 @@ from keyhole.progress import Progress
 from keyhole.stats import Interval, interval
 from keyhole.studies.directions.alike import TAKEN, Ambient, directions, shuffled
 from keyhole.studies.directions.heard import Heard
-from keyhole.studies.sinks.explore import StoredQuestion, batches, fires_in, layers_of
+from keyhole.studies.sinks.firings import StoredQuestion, batches, fires_in, layers_of
 from keyhole.studies.sinks.record import HALF, Removal
 from keyhole.tracing.firing import Tau
 from keyhole.tracing.upstream import Writes
@@ -91,7 +91,7 @@ def _passed(
         rows = [[*questions[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
         captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)
         for row, (i, weight) in enumerate(zip(batch, _resting(model, captured, lengths, layer), strict=True)):
-            sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.at])
+            sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.end])
     return Passed(tuple(sinks), tuple(answers))
 
 
