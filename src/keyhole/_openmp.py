@@ -1,6 +1,7 @@
-"""Let waiting OpenMP threads sleep: spinning ones are up to 100 times slower if other processes are busy.
+"""Let idle OpenMP threads sleep instead of spin: spinning is up to 100 times slower when other processes are busy.
 
-OpenMP reads this once, when torch is first imported. It changes no number, and a user's setting is kept.
+OpenMP reads this variable once, when torch is first imported. It affects speed only, and a value that the user has set
+is kept.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""How is a circuit kept? As columns of nodes, edges, firings and MLPs; an object is made when somebody looks.
+"""How is a circuit stored? As one table each for nodes, edges, firings and MLPs, with a NumPy array per field.
 
-Columns are sequences of these objects: `circuit.edges[3].weight` is a number, `circuit.edges.weight` an array of all.
+A table is also a sequence of objects, which are built on first access: `circuit.edges[3].weight` is a number,
+`circuit.edges.weight` is the array of all weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,35 +24,35 @@ Table = TypeVar("Table", bound="Columns[Any]")
 Indices = Int[np.ndarray, "row"]
 Numbers = Float[np.ndarray, "row"]
 Texts = Shaped[np.ndarray, "row"]
-# Along which direction each explained MLP's write is read, by its node: what all its readers together read, each by its
-# influence. With them, MLPs are verified without deriving anew, from the answer down, who reads what.
+# For the node of each explained MLP, the direction along which its write is read: the sum over its readers, each
+# weighted by its influence. They are kept so that verification need not derive them again from the answer down.
 Directions = Mapping[int, Float[np.ndarray, "d_model"]]
 BOTH: tuple[SideName, SideName] = ("dest", "src")
-SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")  # of an MLP
-NONE = -1  # the layer of the target, the head of all that is no head; None among numbers is NaN
-_MAYBE = ("layer", "head", "influence")  # columns where None may be
-_DTYPES: Mapping[Any, Any] = {Indices: np.int64, Numbers: np.float64, Texts: "U12"}  # as long as "value_offset"
+SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")  # fields of an MLP
+NONE = -1  # stands for None in integer columns (layer of the target, head of other nodes); float columns use NaN
+_MAYBE = ("layer", "head", "influence")  # columns that may hold None
+_DTYPES: Mapping[Any, Any] = {Indices: np.int64, Numbers: np.float64, Texts: "U12"}  # longest: "value_offset"
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Lists of different lengths: their values one after another, and how many are of each."""
+    """Lists of different lengths: the values of all lists concatenated, and the length of each list."""
 
     values: Shaped[np.ndarray, "value"]
     sizes: Int[np.ndarray, "list"]
 
     @property
     def starts(self) -> Int[np.ndarray, "list"]:
-        """Where the values of each begin."""
+        """Index of the first value of each list."""
         return np.asarray(np.cumsum(self.sizes) - self.sizes)
 
     def tuples(self) -> list[tuple[Any, ...]]:
-        """As Python has them."""
+        """The lists as Python tuples."""
         values, ends = self.values.tolist(), np.cumsum(self.sizes).tolist()
         return [tuple(values[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
     def __getitem__(self, at: Int[np.ndarray, "row"]) -> "Lists":
-        """Some of them, in this order."""
+        """The lists at these indices, in this order."""
         sizes = self.sizes[at]
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return Lists(self.values[np.repeat(self.starts[at], sizes) + within], sizes)
@@ -68,18 +69,18 @@ class Lists:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Columns(Sequence[Row]):
-    """Rows of one kind, a column for each field; objects are made of them when one is looked at."""
+    """A table: rows of one kind, with a column per field. Row objects are built on first access."""
 
-    row: ClassVar[type]  # what a row is as an object
+    row: ClassVar[type]  # the class of a row object
 
     @classmethod
     def of(cls: type[Table], rows: Iterable[Any]) -> Table:
-        """Columns of these objects."""
+        """A table of these row objects."""
         return cls.of_cells(map(cls._cells, rows))
 
     @classmethod
     def of_cells(cls: type[Table], rows: Iterable[Sequence[Any]]) -> Table:
-        """Columns of rows that are no objects yet: the cells of each, in the order of the columns."""
+        """A table of rows that are given as plain cells, in the order of the columns."""
         names = _names(cls)
         columns = list(zip(*rows, strict=True)) or [()] * len(names)
         return cls(*(_column(cls, name, cells) for name, cells in zip(names, columns, strict=True)))
@@ -94,11 +95,11 @@ class Columns(Sequence[Row]):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """All of them as objects."""
+        """All rows as objects."""
         return tuple(self._objects())
 
     def plain(self, name: str) -> list[Any]:
-        """A column as Python has it, with None where there is nothing."""
+        """A column as a list of Python values, with None where a value is missing."""
         column = getattr(self, name)
         if isinstance(column, Lists):
             return column.tuples()
@@ -110,7 +111,7 @@ class Columns(Sequence[Row]):
         return [None if value == NONE else value for value in values]
 
     def take(self: Table, rows: Sequence[int] | Indices) -> Table:
-        """Some of them, in this order."""
+        """The rows at these indices, in this order."""
         at = np.asarray(rows, dtype=np.int64)
         return type(self)(**{column.name: getattr(self, column.name)[at] for column in fields(self)})
 
@@ -145,7 +146,7 @@ class Columns(Sequence[Row]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Nodes(Columns[Node]):
-    """Writers, and the target."""
+    """The nodes of a circuit: writers, and the target."""
 
     row = Node
     kind: Texts
@@ -157,7 +158,7 @@ class Nodes(Columns[Node]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(Columns[Edge]):
-    """Signals and causes."""
+    """The edges of a circuit: signals into firings, and causes of MLP writes."""
 
     row = Edge
     sender: Indices
@@ -169,10 +170,10 @@ class Edges(Columns[Edge]):
     channels: Lists
     influence: Numbers
 
-    origin: ClassVar[Origin | None] = None  # of the circuit that they are in, which sets it on the instance
+    origin: ClassVar[Origin | None] = None  # set on the instance by the circuit that holds these edges
 
     def within(self, origin: Origin) -> "Edges":
-        """The same edges of a circuit; a copy, if they are another's already."""
+        """These edges as part of a circuit; a copy if they already belong to another circuit."""
         edges = self if self.origin is None else copy(self)
         edges.__dict__.pop("rows", None)
         object.__setattr__(edges, "origin", origin)
@@ -185,13 +186,13 @@ class Edges(Columns[Edge]):
 
     @property
     def signals(self) -> Bool[np.ndarray, "row"]:
-        """Which of them are signals: those into a query or a key."""
+        """A mask of the edges that are signals, that is, edges into a query or a key."""
         return np.asarray((self.side == "dest") | (self.side == "src"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Removals(Columns[Removal]):
-    """What was removed to explain firings, in that order."""
+    """Signals that the search removed to explain firings, in the order of removal."""
 
     row = Removal
     kind: Texts
@@ -215,18 +216,18 @@ class Removals(Columns[Removal]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Firings(Columns[Traced]):
-    """Firings that were searched."""
+    """Firings that were explained by a search."""
 
     row = Traced
     node: Indices
     tau: Numbers
     visible: Indices
     sizes: Int[np.ndarray, "row 2"]  # how many were removed on the dest side, and on the src side
-    removals: Removals  # one firing after another, of each those of the dest side first
+    removals: Removals  # firing by firing; within a firing the dest side comes first
 
     @classmethod
     def of(cls, rows: Iterable[Traced]) -> "Firings":
-        """Columns of these objects."""
+        """A table of these row objects."""
         traced = tuple(rows)
         columns = {
             name: _column(cls, name, [getattr(row, name) for row in traced]) for name in ("node", "tau", "visible")
@@ -235,7 +236,7 @@ class Firings(Columns[Traced]):
         return cls(**columns, sizes=sizes, removals=Removals.of(chain(*((*row.dest, *row.src) for row in traced))))
 
     def take(self, rows: Sequence[int] | Indices) -> "Firings":
-        """Some of them, in this order."""
+        """The rows at these indices, in this order."""
         at, each = np.asarray(rows, dtype=np.int64), self.sizes.sum(axis=1)
         removed = Lists(np.arange(each.sum()), each)[at].values
         node, tau, visible, sizes = (column[at] for column in (self.node, self.tau, self.visible, self.sizes))
@@ -243,7 +244,7 @@ class Firings(Columns[Traced]):
 
     @property
     def of_removals(self) -> tuple[Indices, Texts]:
-        """Which firing each removal is of, counted among these, and on which side."""
+        """For each removal: the row of its firing in this table, and its side."""
         of = np.repeat(np.arange(2 * len(self)), self.sizes.ravel())
         return of // 2, np.array(BOTH)[of % 2]
 
@@ -258,7 +259,7 @@ class Firings(Columns[Traced]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mlps(Columns[TracedMlp]):
-    """MLPs that were explained."""
+    """MLPs whose writes were explained."""
 
     row = TracedMlp
     node: Indices
@@ -269,7 +270,7 @@ class Mlps(Columns[TracedMlp]):
     cancellation: Numbers
     causes: Lists
     neurons: Lists
-    shares: Lists  # of the neurons
+    shares: Lists  # one share per neuron in `neurons`
 
     @classmethod
     def _cells(cls, row: TracedMlp) -> Sequence[Any]:
@@ -287,11 +288,11 @@ def _names(table: type[Columns[Any]]) -> tuple[str, ...]:
     return tuple(column.name for column in fields(table))
 
 
-_LISTS = {"channels": np.int64, "causes": np.int64, "neurons": np.int64, "shares": np.float64}  # what they hold
+_LISTS = {"channels": np.int64, "causes": np.int64, "neurons": np.int64, "shares": np.float64}  # dtype of their values
 
 
 def _column(table: type[Columns[Any]], name: str, values: Sequence[Any]) -> Any:
-    """A column of plain values; what it cannot hold is refused."""
+    """A column made of plain values; values that do not convert to its dtype are refused."""
     place = f"column {name} of {table.__name__.lower()}"
     try:
         if name in _LISTS:

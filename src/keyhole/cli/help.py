@@ -1,4 +1,4 @@
-"""How is help laid out? In sections: options by the method they belong to, commands by what they do."""
+"""How is `--help` laid out? In sections: options by the method they belong to, commands by purpose."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Sectioned(TyperCommand):
-    """A command whose help has a section for every panel of its options: plain help would ignore panels."""
+    """A command whose help has a section per option panel. Without rich, typer's own help ignores panels."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # click's, or typer's copy of them
-        """Write a section for arguments, one for options, and one for every panel."""
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # these classes are click's, or typer's copy of click's
+        """Write a section for arguments, one for options without a panel, and one for every panel."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -26,10 +26,10 @@ class Sectioned(TyperCommand):
 
 
 class Grouped(TyperGroup):
-    """A group whose help lists its commands by panel, each with its whole first sentence: click would cut it."""
+    """A group whose help lists commands by panel, each with its whole first sentence. Click would truncate it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for every panel, with all descriptions below each other."""
+        """Write a section for every panel, with descriptions aligned in one column across sections."""
         width = max(map(len, self.commands))
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():

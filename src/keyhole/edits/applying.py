@@ -1,8 +1,9 @@
-"""How are edits made in the model's own passes? Around its attention function and its blocks, with a cache or without.
+"""How are edits applied in the model's own forward passes, with or without a KV cache?
 
-Queries and keys are edited just before the model's own kernel compares them, and what blocks write by hooks. What an
-upstream writer wrote is noted as it is written, so that a signal is that of the edited pass; for keys in a cache it was
-noted when their token came. Nothing is changed in the weights: when the context ends, the model is as it was.
+Queries and keys are edited just before the model's own attention kernel uses them. Hooks edit what blocks write.
+The output of an upstream writer is recorded during the pass, so a signal is the one of the edited pass. For keys in the
+cache it was recorded in the pass that added their token. Weights are never changed, and hooks are removed when the
+context ends.
 """
 
 import sys
@@ -45,19 +46,19 @@ from keyhole.models.weights import LayerWeights, optional, submodule
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-_NAME = "keyhole_edited_"  # and the name of the attention implementation that does the work
+_NAME = "keyhole_edited_"  # followed by the name of the attention implementation that is wrapped
 
 
 @contextmanager
 def edited(model: "Model", edits: Sequence[Edit]) -> Iterator[None]:
-    """Within this context the model answers with edits, whatever code calls it: its own `generate`, `model.run`, yours.
+    """Apply edits to every forward pass within this context: `model.run`, transformers' `generate`, or your own code.
 
     Args:
-        model: Whose queries, keys and writes are edited.
-        edits: What is edited; a factor of 1 changes nothing, to the bit.
+        model: The model whose queries, keys and writes are edited.
+        edits: The edits. One with a factor of 1 is skipped, so the output is bit-identical.
 
-    Positions are counted from the first token of what the model is given, and go on with a cache. Beam search and
-    caches of a fixed size are not supported.
+    Positions count from the first token of the input, and continue across passes with a cache. Beam search and static
+    caches are not supported.
 
     >>> import keyhole
     >>> from keyhole.edits import Source, WriteEdit, edited
@@ -84,7 +85,7 @@ def edited(model: "Model", edits: Sequence[Edit]) -> Iterator[None]:
 
 
 class Editing:
-    """Edits at work: what is noted in a pass, and what it changes. It is an `Editor` and a `Reading`."""
+    """The state of active edits: what a pass records, and what is changed. It is an `Editor` and a `Reading`."""
 
     def __init__(self, model: "Model", edits: Sequence[Edit]) -> None:
         self.model, self.edits = model, edits
@@ -97,25 +98,25 @@ class Editing:
         }
         self.weights: dict[int, LayerWeights] = {}
         self.offset, self.n, self.n_keys = 0, 0, 0
-        self._kept: dict[int, Tensor] = {}  # id of an edit -> what was computed of every key so far
-        self._compared: dict[int, tuple[Tensor, Tensor]] = {}
-        self._mixed: dict[int, Tensor] = {}  # layer -> what enters its output projection
-        self._moved: dict[Source, Tensor] = {}  # what a head mixed from some tokens, without its value bias
-        self._mass: dict[Source, Tensor] = {}  # what a head's weights add up to; of a bias, those of every head
-        self._streams: dict[int, Tensor] = {}  # layer -> what the norm before its MLP reads
+        self._kept: dict[int, Tensor] = {}  # id of an edit -> what was computed for every key so far
+        self._compared: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> edited queries and keys of the last pass
+        self._mixed: dict[int, Tensor] = {}  # layer -> input of its output projection
+        self._moved: dict[Source, Tensor] = {}  # a head's attention-weighted values from chosen tokens, less value bias
+        self._mass: dict[Source, Tensor] = {}  # sum of a head's attention weights; for a bias, of every head's
+        self._streams: dict[int, Tensor] = {}  # layer -> input of the norm before its MLP
 
-    # -- what is needed ------------------------------------------------------------------------------------
+    # -- what must be recorded ------------------------------------------------------------------------------------
 
     @property
     def sources(self) -> list[Source]:
-        """Whose writes must be noted."""
+        """Writers whose output must be recorded."""
         signals = [term.edit.writer for terms in self.terms.values() for term in terms if hasattr(term.edit, "writer")]
         causes = [writer for edit in self.edits if isinstance(edit, CauseEdit) for writer in edit.writers]
         return [*signals, *causes]
 
     @property
     def moving(self) -> list[Source]:
-        """Whose writes need attention weights: heads of some tokens alone; heads and biases where there are sinks."""
+        """Writers that need attention weights: heads restricted to some src; with sinks, all heads and biases."""
         written = [edit.writer for edit in self.edits if isinstance(edit, WriteEdit)]
         attending = [source for source in [*self.sources, *written] if source.kind in ("head", "bias")]
         return [source for source in attending if not source.src.everywhere or self._has_sinks(source.layer)]
@@ -126,7 +127,7 @@ class Editing:
     # -- installing ----------------------------------------------------------------------------------------
 
     def install(self, stack: ExitStack) -> None:
-        """Put hooks around the model; they go with the stack."""
+        """Install hooks on the model; the stack removes them."""
         family, hf = self.model.family, self.model.hf
         base = submodule(hf, family.layers.rpartition(".")[0])
         stack.callback(base.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
@@ -150,18 +151,21 @@ class Editing:
             stack.enter_context(attention_named(hf, _registered(hf, eager=bool(self.moving))))
 
     def _mixing_layers(self) -> list[int]:
-        """Layers whose heads' mixed values are noted; of families that do not ask, also those that are edited."""
+        """Layers where the input of the output projection is recorded.
+
+        Families that do not use transformers' AttentionInterface need it for edited layers too.
+        """
         written = [edit.writer for edit in self.edits if isinstance(edit, WriteEdit)]
         layers = {source.layer for source in [*self.sources, *written] if source.kind == "head"}
         return sorted(layers if self.model.family.routed else layers | set(self.terms))
 
     def _noted_layers(self) -> list[int]:
-        """Layers of which something is read in the pass."""
+        """Layers whose activations are recorded in the pass."""
         written = [edit.writer for edit in self.edits if isinstance(edit, WriteEdit)]
         return sorted({0, *self.terms, *(source.layer for source in [*self.sources, *written])})
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A pass begins: how many tokens came before, and how many come now?"""
+        """At the start of a pass, count the tokens in the cache and the new ones; refuse what edits do not support."""
         past = kwargs.get("past_key_values")
         given = kwargs.get("input_ids", args[0] if args else None)
         given = kwargs["inputs_embeds"] if given is None else given
@@ -180,7 +184,7 @@ class Editing:
     # -- an editor of queries and keys ---------------------------------------------------------------------
 
     def edited(self, module: nn.Module, q: Tensor, k: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
-        """What is compared in place of q and k."""
+        """The edited queries and keys of a layer, which attention uses in place of q and k."""
         layer = self.layer_of[id(module)]
         if layer not in self.terms:
             return q, k
@@ -192,11 +196,11 @@ class Editing:
         return edited_scores(q, k, self.terms[layer], self, tokens=tokens, scaling=scaling)
 
     def compared(self, module: nn.Module, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """What was compared in the last pass in place of q and k."""
+        """The edited queries and keys of the last pass, or q and k where nothing was edited."""
         return self._compared.get(self.layer_of[id(module)], (q, k))
 
     def attended(self, module: nn.Module, weights: Callable[[list[int]], Tensor], v: Tensor) -> None:
-        """Note what heads moved from some tokens."""
+        """Record what heads moved from chosen tokens, and the sums of their attention weights."""
         layer = self.layer_of[id(module)]
         for source in (source for source in self.moving if source.layer == layer):
             w = self._weights(layer)
@@ -213,7 +217,7 @@ class Editing:
     # -- a reading of the pass -----------------------------------------------------------------------------
 
     def part(self, source: Source, head: Head, side: SideName) -> Queries:
-        """What a writer has in a head's rotated query (dest) or key (src) at the tokens of this pass."""
+        """The part of a head's rotated query (dest) or key (src) that a writer contributes, at this pass's tokens."""
         layer, index = head
         family, dims, notes, w = self.model.family, self.model.dims, self.notes[layer], self._weights(layer)
         attn, resid = notes.attn, notes.resid
@@ -235,12 +239,12 @@ class Editing:
         return read if rotary is None else rotary.rotate(read)
 
     def rotary(self, layer: int) -> Rotary | None:
-        """How a layer turned the tokens of this pass."""
+        """The RoPE rotation of a layer at the tokens of this pass."""
         notes = self.notes[layer]
         return rotary_of(notes.attn, notes, self.model.family)
 
     def all_keys(self, edit: Edit, new: Tensor) -> Tensor:
-        """What was computed for each key when its token was added, those in a cache too."""
+        """`new`, after the same numbers for keys in the cache, which were kept when their tokens were added."""
         kept = self._kept.get(id(edit))
         if self.offset:
             if kept is None or kept.shape[1] < self.offset or kept.shape[0] != new.shape[0]:
@@ -272,7 +276,7 @@ class Editing:
         return self._moved_by(source, self._mixed[source.layer]) @ w.W_O[source.head] / scale
 
     def _moved_by(self, source: Source, z: Tensor) -> Float[Tensor, "batch query d_head"]:
-        """What a head mixed from its tokens, without what its value bias makes of it."""
+        """A head's attention-weighted values from the source's tokens, without the part of the value bias."""
         assert source.head is not None
         w, d = self._weights(source.layer), self.model.dims.d_head
         if not source.src.everywhere:
@@ -282,7 +286,7 @@ class Editing:
         return whole - mass * w.b_V[w.kv(source.head)]
 
     def _weights(self, layer: int) -> LayerWeights:
-        """Folded once for the whole context, in which no weight changes."""
+        """Folded weights, computed once: within the context no weight changes."""
         if layer not in self.weights:
             self.weights[layer] = self.model.folded(layer)
         return self.weights[layer]
@@ -290,7 +294,7 @@ class Editing:
     # -- what is written -----------------------------------------------------------------------------------
 
     def _mixes(self, layer: int) -> Callable[[nn.Module, Any], Any]:
-        """The hook where the heads' mixed values enter the output projection."""
+        """The hook before the output projection, whose input is the heads' attention-weighted values."""
 
         def before(module: nn.Module, args: Any) -> Any:
             z = args[0].view(-1, self.n, args[0].shape[-1])
@@ -302,7 +306,7 @@ class Editing:
         return before
 
     def _attend_again(self, layer: int, z: Tensor) -> Tensor:
-        """Edited heads of a family that does not ask before it compares: their rows, computed again."""
+        """Recompute edited heads of a family that does not use transformers' AttentionInterface."""
         notes, family, dims = self.notes[layer], self.model.family, self.model.dims
         attn = notes.attn
         assert attn is not None
@@ -317,7 +321,7 @@ class Editing:
         return z
 
     def _written(self, edit: WriteEdit) -> Callable[[Tensor, float], Tensor]:
-        """What an edited block hands on in place of its output, of which a head is a part."""
+        """The edited output of a block; an edited head is one term of that output."""
 
         def changed(x: Tensor, by: float) -> Tensor:
             rows = x.view(-1, self.n, self.model.dims.d_model)
@@ -327,7 +331,7 @@ class Editing:
         return changed
 
     def _edit_causes(self, stack: ExitStack, edit: CauseEdit) -> None:
-        """Change what an MLP is called with."""
+        """Hook the input of an MLP, and change it by the edited causes."""
         notes, weights = self.notes[edit.layer], self.model.mlp(edit.layer)
         if isinstance(weights, NoMlp):
             raise KeyholeError(f"causes of the MLP of layer {edit.layer} cannot be edited: {weights.reason}.")
@@ -348,7 +352,7 @@ class Editing:
         on_mlp_input(stack, self.model, notes, changed)
 
     def _at(self, edit: Edit) -> Float[Tensor, "query 1"]:
-        """One at the tokens of this pass that an edit means, zero at others."""
+        """A mask over the tokens of this pass: one where the edit applies, zero elsewhere."""
         positions = torch.arange(self.offset, self.offset + self.n, device=self.model.hf.device)
         return mask_of(edit.dest, positions)[:, None].float()
 
@@ -362,11 +366,14 @@ def _edits(module: nn.Module | None, editing: Editing) -> Iterator[None]:
         del attention.editors[id(module)]
 
 
-# The attention function of the model's choice, with edited queries and keys.
+# The attention implementation that the model uses, called with edited queries and keys.
 
 
 def _registered(hf: Any, *, eager: bool) -> str:
-    """The name under which transformers finds it; `eager`: attention weights are needed, which other kernels lack."""
+    """Register the wrapped attention function and return its name.
+
+    `eager`: attention weights are needed, which other implementations do not return.
+    """
     base = "eager" if eager else str(hf.config._attn_implementation)
     if base.startswith(_NAME):
         raise KeyholeError("this model is being edited already: give all edits at once.")
@@ -376,7 +383,7 @@ def _registered(hf: Any, *, eager: bool) -> str:
         editor = attention.editors.get(id(module))
         if editor is None:
             return function(module, q, k, v, mask, **more)
-        if more.get("scaling") is None:  # kernels read it off the width of q, which may be another one now
+        if more.get("scaling") is None:  # kernels infer it from the width of q, and edits may append coordinates
             more["scaling"] = default_scaling(module, q)
         q, k = editor.edited(module, q, k, float(more["scaling"]))
         width = v.shape[-1]
@@ -391,7 +398,7 @@ def _registered(hf: Any, *, eager: bool) -> str:
 
 
 def _padded(base: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Flash kernels want one width for all three, a multiple of eight."""
+    """Pad for flash kernels, which need the same width for q, k and v, a multiple of eight."""
     if "flash" not in base or q.shape[-1] == v.shape[-1]:
         return q, k, v
     width = -(-q.shape[-1] // 8) * 8
@@ -400,7 +407,7 @@ def _padded(base: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _function(base: str, module: nn.Module) -> Callable[..., Any]:
-    """An attention function by its name; eager ones stand beside the model's own code."""
+    """An attention function by its name; the eager one is defined in the module of the model's own code."""
     if base != "eager":
         function: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[base]
         return function

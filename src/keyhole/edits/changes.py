@@ -1,7 +1,7 @@
-"""What did edits do to a prompt? Attention before, as predicted and as measured, and the next token's probabilities.
+"""What did edits do to a prompt? Attention (before, predicted, measured), and the probabilities of the next token.
 
-A prediction exists for a head's attention where nothing that it reads has changed: its scores are then those of the run
-without edits, with the terms that the edit changes.
+The attention of an edited head can be predicted if its input is unchanged. Its scores are then those of the run without
+edits, plus the changes that the edits make to them.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _NAMED = 3  # tokens of an edit that are listed one by one
 
 
 def with_edits(run: "Run", edits: Sequence[Edit]) -> "Run":
-    """The same prompt with edits. See `Run.with_edits`.
+    """The same prompt, run again with edits. See `Run.with_edits`.
 
     >>> import keyhole
     >>> from keyhole.edits import ChannelEdit, changes
@@ -58,7 +58,7 @@ class AttentionChange:
     src: int
     before: float
     after: float
-    predicted: float | None  # None: something that the head reads was edited as well
+    predicted: float | None  # None: the input of the head was edited as well
     tokens: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -83,9 +83,9 @@ class Changes:
     """What edits did to one prompt."""
 
     edits: tuple[Edit, ...]
-    attention: tuple[AttentionChange, ...]  # of every edited head, where it attended most
-    next: tuple[TokenChange, ...]  # the likeliest next tokens, before and after
-    kl: float  # of the next token's distribution after from the one before, in nats
+    attention: tuple[AttentionChange, ...]  # for every edited head, at named tokens or where it attended most
+    next: tuple[TokenChange, ...]  # the most likely next tokens, before or after
+    kl: float  # KL(before || after) of the next token's distribution, in nats
 
     def __str__(self) -> str:
         lines = ["with " + "; ".join(map(str, self.edits)), *map(str, self.attention)]
@@ -94,7 +94,7 @@ class Changes:
 
 
 def changes(run: "Run", other: "Run", top: int = 3) -> Changes:
-    """What did edits do? `other` is what `run.with_edits` returned."""
+    """Compare a run with `other`, the same prompt with edits (as `run.with_edits` returns it)."""
     if run.edits or not other.edits or run.token_ids != other.token_ids:
         raise KeyholeError("changes takes a run, and what its `with_edits` returned.")
     before, after = (x.logits[-1].double().log_softmax(-1) for x in (run, other))
@@ -110,7 +110,7 @@ def changes(run: "Run", other: "Run", top: int = 3) -> Changes:
 
 
 def predicted(run: "Run", edits: Sequence[Edit], head: Head) -> Float[Tensor, "pos pos"] | None:
-    """The attention of a head with these edits, from the run without them; None where they change what it reads."""
+    """A head's attention under these edits, predicted from the run without them; None if they change its input."""
     layer, index = head
     if any(edit.first_layer < layer or _embeds(edit) for edit in edits):
         return None
@@ -130,12 +130,12 @@ def _embeds(edit: Edit) -> bool:
 
 @dataclass(frozen=True)
 class OfRun:
-    """What a run has at all its tokens: a `Reading` without a pass."""
+    """A `Reading` from a run's records, at all its tokens: no forward pass is needed."""
 
     run: "Run"
 
     def part(self, source: Source, head: Head, side: SideName) -> Queries:
-        """What a writer has in a head's rotated query (dest) or key (src) at every token."""
+        """The part of a head's rotated query (dest) or key (src) that comes from a writer, at every token."""
         every = range(len(self.run))
         if source.kind == "offset":
             offset = Writer("offset", head[0], head[1], 0, 0)
@@ -153,11 +153,11 @@ class OfRun:
         return torch.stack(moved).sum(0)
 
     def rotary(self, layer: int) -> Rotary | None:
-        """How a layer turned the tokens."""
+        """The RoPE rotation of a layer."""
         return self.run.attention_run(layer).rotary
 
     def all_keys(self, edit: Edit, new: Tensor) -> Tensor:
-        """Every key is of this run."""
+        """`new` as it is: no key comes from a cache."""
         return new
 
 
@@ -166,7 +166,10 @@ def _positions(at: At, n: int) -> list[int]:
 
 
 def _of_head(run: "Run", other: "Run", head: Head) -> list[AttentionChange]:
-    """Where a head attended most from each token that an edit names, or from the last one."""
+    """Changes of a head's attention from each dest that an edit names (default: the last token).
+
+    The src are those that an edit names, if they are few; otherwise the one that was attended to most.
+    """
     edits = [edit for edit in other.edits if edit.head_edited == head]
     before, after = (x.attention_run(head[0]).weights([head[1]], range(len(run)))[0] for x in (run, other))
     foreseen = predicted(run, other.edits, head)

@@ -1,12 +1,14 @@
-"""Which heads take over, how does that read, and what does the softmax hand to other keys?
+"""Which heads take over when one is removed, and which keys gain the attention that a firing loses?
 
-To which keys does the softmax hand the attention that a firing loses? Predicted exactly, and measured.
+This module has the results on backup heads, their report, and the gains of other keys: predicted exactly, and measured.
 
-A firing whose keys lose some signals has lower scores, by d_j at key j. Weights add up to one, so other keys gain:
+When signals are removed from the keys of a firing, the score of key j drops by d_j. Weights add up to one, so other
+keys gain:
 
     A'_j = A_j exp(-d_j) / (sum_k A_k exp(-d_k) + sink),      sink = 1 - sum_k A_k, or 0 where there is none
 
-A key that gains is a backup inside one head: it needs no second one. With a softcap, d is what the capped score loses.
+A key that gains is a backup within the head: no second head is involved. With a softcap, d_j is the drop of the capped
+score.
 """
 
 from collections.abc import Sequence
@@ -32,33 +34,33 @@ if TYPE_CHECKING:
 
     from keyhole.models.run import Run
 
-FIRINGS = 32  # whose keys are changed, those of the largest influence
+FIRINGS = 32  # at most this many firings are tested, by largest influence
 
 
 @dataclass(frozen=True)
 class Handover:
-    """One firing without the signals on its keys."""
+    """One firing with the signals removed from its keys: what src loses, and which key gains most."""
 
     head: Head
     dest: int
     src: int
-    before: float  # attention weight of src
-    after: float  # the same without the signals, measured
-    key: int  # that gains most
-    gained: float  # by it, measured
-    predicted: float  # by it
+    before: float  # attention weight of src in the run
+    after: float  # attention weight of src without the signals, measured
+    key: int  # position of the key that gains most
+    gained: float  # gain of that key, measured
+    predicted: float  # gain of that key, predicted
     error: float  # largest difference between measured and predicted weights, over all keys
 
 
 def handed_on(
     weights: Float[Tensor, "*row key"], lost: Float[Tensor, "*row key"], *, sink: bool = False
 ) -> Float[Tensor, "*row key"]:
-    """Attention weights once (capped) scores are lower by `lost`; with a `sink`, what a row lacks to 1 is its own.
+    """Attention weights after (capped) scores drop by `lost`. With a `sink`, the rest of a row up to 1 belongs to it.
 
     >>> handed_on(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([50.0, 0, 0])).round(decimals=3).tolist()
     [0.0, 0.5, 0.5]
     """
-    least = lost.masked_fill(weights == 0, torch.inf).amin(-1, keepdim=True)  # exponents of at most 0: none overflows
+    least = lost.masked_fill(weights == 0, torch.inf).amin(-1, keepdim=True)  # exponents are at most 0: no overflow
     least = least.clamp_max(0.0) if sink else least
     left = torch.where(weights == 0, 0.0, weights * (least - lost).exp())
     rest = (1 - weights.sum(-1, keepdim=True)) * least.exp() if sink else 0.0
@@ -66,7 +68,7 @@ def handed_on(
 
 
 def predicted_row(run: "Run", cut: Cut) -> Float[Tensor, "pos"]:
-    """All weights of a firing's row without some signals, from its weights and scores alone."""
+    """The attention row of a firing without some signals, computed from the weights and scores of the run."""
     record = run.attention_run(cut.layer)
     with exact_matmul():
         edit = head_edit(run, cut, head_delta(run, cut), "exact").row
@@ -80,7 +82,7 @@ def predicted_row(run: "Run", cut: Cut) -> Float[Tensor, "pos"]:
 def handovers(
     circuit: Circuit, run: "Run", metric: Metric, heads: Sequence[Head] | None = None
 ) -> tuple[Handover, ...]:
-    """What other keys gain in the circuit's firings, of some heads alone if `heads` are given; the largest first."""
+    """What other keys gain in each firing of the circuit, by influence; `heads` restricts it to these heads."""
     cuts = []
     by = circuit.influence or [weight or 0.0 for weight in circuit.attention]
     for traced in sorted(circuit.firings, key=lambda firing: -by[firing.node]):
@@ -118,9 +120,10 @@ def handovers(
     return tuple(rows)
 
 
-# What came of removing heads in pairs, and how it reads.
+# The results of removing pairs of heads, and their report.
 
-# wakes: it writes something else; counts more: it writes the same; holds back less: its effect was and is below 0
+# How the second head takes over. wakes: its write changes; counts more: its write stays, and the answer depends more
+# on it; holds back less: its effect stays at or below 0 but grows.
 BackupKind = Literal["wakes", "counts more", "holds back less"]
 
 
@@ -131,35 +134,35 @@ class Pair:
     first: Head
     second: Head
     alone: float  # effect of the second head
-    after: float  # its effect once the first is gone
-    reaction: float | None = None  # what the answer loses, the first gone, if the second writes as in the prompt
-    kind: BackupKind | None = None  # None: no backup
+    after: float  # effect of the second head when the first is removed
+    reaction: float | None = None  # with the first removed: loss of the answer if the second keeps its original write
+    kind: BackupKind | None = None  # None: the second head is not a backup of the first
 
     @property
     def growth(self) -> float:
-        """By how much the effect of the second grows when the first is gone."""
+        """How much the effect of the second head grows when the first is removed."""
         return self.after - self.alone
 
 
 @dataclass(frozen=True)
 class Removed:
-    """One head of the circuit, and everything that was removed with it."""
+    """One head of the circuit, removed alone, in pairs, and with its backups."""
 
     head: Head
     influence: float | None
     effect: float  # of its removal alone
-    pairs: tuple[Pair, ...]  # with every other head from its layer on
-    joint: float | None = None  # effect of removing it with its supporting backups; None: it has none
-    random: tuple[float, ...] = ()  # the same with as many random heads of the same layers
+    pairs: tuple[Pair, ...]  # with every other head of its own and later layers
+    joint: float | None = None  # effect of removing the head with its supporting backups; None: no such backups
+    random: tuple[float, ...] = ()  # effects of removing the head with as many random heads instead
 
     @property
     def backups(self) -> tuple[Pair, ...]:
-        """Those that take over, the largest growth first."""
+        """Pairs whose second head takes over, largest growth first."""
         return tuple(sorted((pair for pair in self.pairs if pair.kind), key=lambda pair: -pair.growth))
 
     @property
     def supporting(self) -> tuple[Pair, ...]:
-        """Backups that the answer needs once the head is gone; the others still hold it back."""
+        """Backups that support the answer when the head is removed. The other backups still work against it."""
         return tuple(pair for pair in self.backups if pair.kind != "holds back less")
 
     @property
@@ -178,10 +181,10 @@ class Backups(Reported):
     tokens: tuple[str, ...]
     metric: str
     baseline: str
-    everything: float  # the answer in the prompt
-    nothing: float  # and with every writer at its baseline
-    bar: float  # growth above this is a backup's
-    random: tuple[Pair, ...]
+    everything: float  # metric in the unchanged run
+    nothing: float  # metric with every writer at its baseline
+    bar: float  # a second head with more growth than this is a backup
+    random: tuple[Pair, ...]  # random pairs, from which the bar is set
     heads: tuple[Removed, ...]
     handovers: tuple[Handover, ...] = ()
     stopped: Stopped | None = None
@@ -198,7 +201,7 @@ class Backups(Reported):
         return max((row.error for row in self.handovers), default=0.0)
 
     def record(self) -> dict[str, Any]:
-        """As plain data, random pairs by their growth alone."""
+        """As plain data; of random pairs only the growth is kept."""
         heads = [
             {
                 "head": head_name(row.head),
@@ -244,7 +247,7 @@ class Backups(Reported):
 
     @property
     def summary(self) -> str:
-        """What was done, in words."""
+        """What was measured and how, in a few sentences."""
         lines = [
             f"{self.model}: the answer's {self.metric} is {self.everything:+.2f} in the prompt and {self.nothing:+.2f} "
             f"at the baseline, {self.baseline}. A removed head writes its baseline at all tokens.",
@@ -296,7 +299,7 @@ class Backups(Reported):
         return Section("Joint removal", [_JOINT, Table(columns, rows)] if rows else [])
 
     def _backed(self) -> Table:
-        """Every backup of every head, or that it has none."""
+        """A row per backup of each head; a head without backups has one row that says `none`."""
         columns = ("removed", ">effect", "backup", ">alone", ">after", ">growth", ">reaction", "kind")
         rows: list[tuple[Cell, ...]] = []
         for row in self.heads:

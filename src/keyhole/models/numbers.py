@@ -1,6 +1,6 @@
-"""Are numbers finite, precise enough, exact enough and unchanged?
+"""Are a model's numbers finite, computed precisely, unchanged, and reconstructed exactly?
 
-Finite first: one NaN in a weight or a residual stream makes every answer built on it silently wrong.
+Finiteness comes first: one NaN in a weight or a residual stream silently makes every later result wrong.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
 
-_NAMED = 3  # tensors that a message lists
+_NAMED = 3  # how many tensors a message names
 
 
 def is_finite(x: Tensor) -> bool:
-    """Has the tensor neither NaN nor infinity? One pass without a copy: both show in its smallest and largest value.
+    """Is the tensor free of NaN and infinity? Its minimum and maximum show both, in one pass and without a copy.
 
     >>> is_finite(torch.tensor([1.0, 2.0])), is_finite(torch.tensor([1.0, float("nan"), 2.0]))
     (True, False)
@@ -28,7 +28,7 @@ def is_finite(x: Tensor) -> bool:
 
 
 def require_finite_weights(hf: Any, name: str) -> None:
-    """Refuse a model with weights that are NaN or infinite, and say which."""
+    """Refuse a model with weights that are NaN or infinite, and name them."""
     floating = ((key, p) for key, p in hf.named_parameters() if p.is_floating_point() and p.element_size() > 1)
     bad = [key for key, parameter in floating if not is_finite(parameter)]
     if bad:
@@ -40,8 +40,8 @@ def require_finite_weights(hf: Any, name: str) -> None:
 
 
 def require_finite_run(residuals: Sequence[Tensor], logits: Tensor) -> None:
-    """Refuse a forward pass of one prompt that overflowed, and say where: residual streams [pos, d_model], in order."""
-    if is_finite(residuals[-1]) and not math.isnan(float(torch.aminmax(logits).max)):  # a logit of -inf is a mask
+    """Refuse one prompt's pass if it overflowed, and say where; `residuals`: streams [pos, d_model] in order."""
+    if is_finite(residuals[-1]) and not math.isnan(float(torch.aminmax(logits).max)):  # -inf logits are allowed: masks
         return
     for layer, resid in enumerate(residuals):
         if not is_finite(resid):
@@ -66,11 +66,11 @@ def _refuse(subject: str, dtype: torch.dtype) -> None:
     )
 
 
-# In which precision does Keyhole compute? Float32 or better, with TensorFloat-32 off while Keyhole's code runs.
+# In which precision does Keyhole compute? Float32 or better, and TensorFloat-32 is off while its code runs.
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Decompositions run in float32 or better, whatever the model runs in.
+    """The dtype for decompositions: float32 or better, whatever the dtype of the model.
 
     >>> working_dtype(torch.bfloat16), working_dtype(torch.float64)
     (torch.float32, torch.float64)
@@ -80,33 +80,33 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @contextmanager
 def exact_matmul() -> Iterator[None]:
-    """No gradients, no autocast, and no TensorFloat-32, which loses half the digits silently.
+    """Turn off gradients, autocast, and TensorFloat-32, which silently drops half of the digits.
 
-    The user's settings are put back afterwards.
+    The user's settings are restored afterwards.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))
         if torch.cuda.is_available():
             stack.enter_context(torch.autocast("cuda", enabled=False))
-            matmul = torch.backends.cuda.matmul  # newer releases refuse to mix their setting with the old one
+            matmul = torch.backends.cuda.matmul  # newer torch releases raise if this setting and the old one are mixed
             name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
             stack.callback(setattr, matmul, name, getattr(matmul, name))
             setattr(matmul, name, exact)
         yield
 
 
-# Have these weights changed since the last look? A cheap stamp per tensor; for files a cryptographic hash.
+# Have weights changed since they were last read? A cheap stamp per tensor; for files a cryptographic hash.
 
-_SAMPLE = 256  # entries looked at per tensor
-_SCATTER = 2654435761  # a large odd step: samples fall on all rows and columns, whatever the shape
+_SAMPLE = 256  # entries sampled per tensor
+_SCATTER = 2654435761  # a large odd step spreads samples over rows and columns, whatever the shape
 
 
 def stamp(tensors: Iterable[Tensor]) -> int:
     """A number that changes when weights are edited in place, replaced, or written through `.data`.
 
-    Looks at storage, PyTorch's edit counter, and 256 scattered entries per tensor: microseconds, not a proof.
-    An edit through `.data` (which PyTorch does not count) that misses all sampled entries goes unseen.
+    Hashes the storage address, PyTorch's version counter, the shape, and 256 scattered entries per tensor. This takes
+    microseconds and is no proof: the counter misses writes through `.data`, which are found at sampled entries only.
     """
     marks = []
     for tensor in tensors:
@@ -122,7 +122,7 @@ def _scattered(numel: int, device: torch.device) -> Tensor:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """SHA-256 over the names, shapes, types and bytes of all weights: what a circuit file stores."""
+    """SHA-256 over names, shapes, dtypes and bytes of all weights. Circuit files store it to identify the model."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -131,21 +131,21 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def require_same_weights(ours: str | None, theirs: str | None, refusal: str) -> None:
-    """Raise `refusal` where two fingerprints of weights differ."""
+    """Raise an error with the message `refusal` if two fingerprints differ."""
     if ours != theirs:
         raise KeyholeError(refusal)
 
 
-# When is a decomposition exact? When it misses the model's own numbers by no more than rounding explains.
+# When is a decomposition exact? When it differs from the model's own numbers by no more than rounding.
 
-# Half precision rounds the residual stream itself. In float64 most families still normalise in float32.
+# Half precision rounds the residual stream itself. Models in float64 mostly compute their norms in float32, hence 1e-5.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 _HALF_PRECISION = (torch.float16, torch.bfloat16)
 _UNKNOWN = "This model computes something Keyhole does not know; see `keyhole check`."
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Largest error, relative to the largest value of the same tensor, that Keyhole accepts from a model.
+    """The largest reconstruction error that Keyhole accepts, relative to the largest value of the same tensor.
 
     >>> tolerance_of(torch.float32)
     0.0001
@@ -156,7 +156,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 
 def require_exact(error: float, dtype: torch.dtype, quantity: str) -> None:
-    """Refuse to answer from a decomposition that does not add up."""
+    """Refuse a decomposition whose error exceeds the tolerance of the dtype."""
     if not error <= tolerance_of(dtype):
         raise KeyholeError(
             f"{quantity} cannot be reconstructed: the error is {error:.1e} of the largest value, more than "
@@ -165,7 +165,7 @@ def require_exact(error: float, dtype: torch.dtype, quantity: str) -> None:
 
 
 def rounding_advice(dtype: torch.dtype) -> str | None:
-    """In half precision: what an error most likely comes from, and what to do; None in float32 and float64."""
+    """In half precision, the most likely cause of an error and what to do; None in float32 and float64."""
     if dtype not in _HALF_PRECISION:
         return None
     return (

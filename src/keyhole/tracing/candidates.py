@@ -1,12 +1,12 @@
-"""Which (writer, channel) pairs could cause a firing? Integrated gradients as one vector, and all pairs'.
+"""Which (writer, channel) pairs could cause a firing? Integrated gradients of its attention weight, for all pairs.
 
-How much does each score entry matter to one attention weight? Integrated gradients, collapsed to one vector.
+The path goes from zero scores to the model's own: alpha S, for alpha from 0 to 1. With softcap c and
+p = softmax(c(alpha S)), the integrated gradients of the weight p_s of src s are one vector w with an entry per key:
 
-Along the path alpha S from no scores at all to the model's own, with cap c and p = softmax(c(alpha S)),
+    w = integral of p_s (e_s - p) c'(alpha S) d alpha
 
-    w = integral of p_s (e_s - p) c'(alpha S) d alpha,        attribution of any row C_i = C_i . w
-
-so that all rows together receive S . w = p_s(S) - p_s(0).
+A pair i adds a row C_i to the scores S, and its attribution is C_i . w. All rows add up to S, so the attributions add
+up to S . w = p_s(S) - p_s(0).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from keyhole.tracing.upstream import Reads, Writes
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun
 
-INTERVALS = 64  # of the trapezoid rule, as in the reference
+INTERVALS = 64  # of the trapezoid rule, as in the reference implementation of ACC++
 
 
 def ig_vectors(
@@ -37,7 +37,7 @@ def ig_vectors(
     *,
     heads: Int[Tensor, "firing"],
 ) -> Float[Tensor, "firing key"]:
-    """The vector w of each firing; zero at keys that dest does not see.
+    """The vector w of each firing; zero at keys that are not visible from dest.
 
     >>> S = torch.tensor([[2.0, 0.0, 1.0]], dtype=torch.float64)
     >>> first = torch.tensor([0])
@@ -59,12 +59,12 @@ def ig_vectors(
     return torch.einsum("a,faq->fq", step, at_src * pull).masked_fill(~visible, 0.0)
 
 
-# Which firings are explained together? Those of one layer, of all its heads and of all runs side by side.
+# Which firings are explained in one batch? All firings of one layer, over its heads and over all runs.
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Firings of one layer: a head of a run at its dest, looking at src."""
+    """Firings of one layer, each with its run, head, dest and src."""
 
     run: Int[Tensor, "firing"]
     head: Int[Tensor, "firing"]
@@ -73,7 +73,7 @@ class Sites:
 
     @classmethod
     def of(cls, places: Sequence[tuple[int, int, int, int]], device: torch.device) -> "Sites":
-        """From (run, head, dest, src) each."""
+        """From a tuple (run, head, dest, src) for each firing."""
         return cls(*torch.tensor(places, dtype=torch.long, device=device).view(-1, 4).T.contiguous())
 
     def __len__(self) -> int:
@@ -93,11 +93,12 @@ class Sites:
         return visible_mask(record.first[self.dest], self.dest, len(record.first))
 
 
-# How much does each (writer, channel) matter to each firing? The rows of C, without ever building C.
+# How much does each (writer, channel) pair matter to each firing? Attributions C w, without building C.
 #
-# A candidate's row is what it adds to the scores of the firing's destination, one entry per key. On the dest side a
-# row is a scalar times B[:, k]; on the src side it is a_k times what the writer offers each key. Both have rank-one
-# structure, so attributions C w need only coordinates:
+# A pair is a candidate; its row of C is what it adds to the scores of the firing's dest, one entry per key. On the dest
+# side the row is a scalar times B[:, k], the coordinates of all keys in channel k. On the src side it is a_k, the
+# query's coordinate, times the writer's coordinates at each key. Both have rank-one structure, so attributions
+# need only coordinates:
 #
 #     attribution of (component c, channel k) = factor_c * coord_ck * gain_k
 
@@ -106,20 +107,21 @@ class Sites:
 class Candidates:
     """All candidates on one side of some firings.
 
-    Components are numbered: head writes (layer, head, source) first, then local writers, then the head's own offset.
+    Components are numbered in this order: head writes (layer, head, source), which are *moved* from a source token;
+    then local writers, which write at their own token; then the offset (query or key bias) of the head.
     """
 
     factor: Float[Tensor, "firing moved"]
     coord: Float[Tensor, "own moved channel"]
-    at: Int[Tensor, "firing"] | None  # whose coordinates; None: each firing has its own
+    at: Int[Tensor, "firing"] | None  # row of `coord` for each firing; None: row i is that of firing i
     local: Float[Tensor, "firing local channel"]
     gain: Float[Tensor, "firing channel"]
-    firing: Int[Tensor, "firing"]  # which firings of the batch these are
+    firing: Int[Tensor, "firing"]  # indices of these firings in the batch
     build: Callable[[Tensor, Tensor, Tensor], Tensor]  # firings, components, channels -> rows
 
     @property
     def components(self) -> int:
-        """Number of components: moved writes, local writers and the offset."""
+        """Number of components: moved writes, local writers, and the offset."""
         return self.factor.shape[1] + self.local.shape[1]
 
     @property
@@ -128,7 +130,7 @@ class Candidates:
         return self.components * self.gain.shape[1]
 
     def row_floats(self, keys: int) -> int:
-        """How many numbers a row takes while it is built: an entry per key, out of an entry per channel."""
+        """Memory for building one row, in floats: the larger of its entries per key and its coordinates per channel."""
         return max(keys, self.gain.shape[1])
 
     @property
@@ -138,13 +140,13 @@ class Candidates:
     def rows(
         self, components: Int[Tensor, "firing pick"], channels: Int[Tensor, "firing pick"]
     ) -> Float[Tensor, "firing pick key"]:
-        """What chosen candidates add to the scores of their firing."""
+        """The rows of chosen candidates: what each adds to the scores of its firing."""
         return self.build(self.firing, components, channels)
 
     def single_rows(
         self, firing: Int[Tensor, "pick"], component: Int[Tensor, "pick"], channel: Int[Tensor, "pick"]
     ) -> Float[Tensor, "pick key"]:
-        """The same for candidates of any firings, one by one."""
+        """The rows of candidates given one by one, each with its firing."""
         return self.build(self.firing[firing], component[:, None], channel[:, None])[:, 0]
 
     def top(
@@ -152,7 +154,7 @@ class Candidates:
     ) -> tuple[Float[Tensor, "firing pick"], Int[Tensor, "firing pick"], Int[Tensor, "firing pick"]]:
         """The m highest attributions in order, with their components and channels.
 
-        The m best candidates lie in the m components with the best channel, so only those are looked at closely.
+        The m best candidates lie in the m components whose best channel ranks highest, so only those are expanded.
         """
         pulled = self._coord * self.gain[:, None]
         best = torch.where(self.factor >= 0, pulled.amax(-1), pulled.amin(-1)) * self.factor
@@ -169,7 +171,7 @@ class Candidates:
         return values, chosen.gather(1, flat // channels), flat % channels
 
     def subset(self, firings: Tensor) -> "Candidates":
-        """The same for some of the firings."""
+        """The candidates of some of the firings."""
         coord, at = (self.coord[firings], None) if self.at is None else (self.coord, self.at[firings])
         parts = (self.factor[firings], coord, at, self.local[firings], self.gain[firings])
         return Candidates(*parts, self.firing[firings], self.build)
@@ -177,7 +179,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Places:
-    """Some firings of a layer: where they are, their vectors w, and which of the reads are theirs."""
+    """Some firings of a layer: their sites, their vectors w, and their rows in the tables of `reads`."""
 
     writes: Writes
     layer: int
@@ -188,7 +190,7 @@ class Places:
 
 
 def dest_candidates(places: Places) -> Candidates:
-    """What was written at dest: coordinates a^(c) = R_d (W_Q^T o_c s_d / n_d) G_d, rows a_k^(c) B_tk."""
+    """Candidates on the dest side: writes at dest, a^(c) = R_d (W_Q^T o_c s_d / n_d) G_d, rows a_k^(c) B_tk."""
     writes, layer, reads, pair = places.writes, places.layer, places.reads, places.pair
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
     record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
@@ -223,7 +225,7 @@ def dest_candidates(places: Places) -> Candidates:
 
 
 def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
-    """What was written at the keys: rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k, at all keys or at the source alone."""
+    """Candidates on the src side: writes at all keys or at src alone, rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k."""
     writes, layer, reads, key = places.writes, places.layer, places.reads, places.reads.key[places.pair]
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
     record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
@@ -269,14 +271,17 @@ def _only(src: Tensor, like: Tensor) -> Tensor:
 
 
 def _turned_at(x: Float[Tensor, "firing any d_head"], at: Rotary) -> Float[Tensor, "firing any d_head"]:
-    """R_d x for the destination of each firing."""
+    """RoPE at the dest d of each firing: R_d x."""
     return turn(x, at.cos[:, None], at.sin[:, None], at.pairing)
 
 
 def _turned_sum(
     places: Places, u: Float[Tensor, "firing layers pos"], rotary: Rotary
 ) -> Float[Tensor, "firing moved d_head"]:
-    """Sum over t of u_t A_tb R_t y for every moved write y: per frequency, sums of u A cos and u A sin are enough."""
+    """Sum over t of u_t A_tb R_t y, for every write y moved from token b.
+
+    Per frequency, the sums over t of u A cos and u A sin are enough: y does not depend on t.
+    """
     layers, firings, n_freq = u.shape[1], len(u), rotary.cos.shape[1]
     waves = torch.cat([rotary.cos.T, rotary.sin.T, torch.ones_like(rotary.cos[:, :1]).T]).to(u.dtype)
     turning = (u[:, None] * waves[None, :, None]).flatten(0, 1)
@@ -293,5 +298,5 @@ def _turned_sum(
 def _along_keys(
     y: Float[Tensor, "pick d_head"], k: Int[Tensor, "pick"], rotary: Rotary | None, G_s: Float[Tensor, "pick d_head"]
 ) -> Float[Tensor, "pick pos"]:
-    """(G_s R_t y)_k over all keys t, for chosen writes and channels."""
+    """(G_s R_t y)_k at every key t, for chosen writes y and channels k."""
     return y.gather(1, k[:, None]) if rotary is None else rotary.dots(G_s, y)

@@ -1,13 +1,14 @@
-"""What does an MLP read at some tokens, and how steep is each of its neurons there?
+"""What does an MLP read at some tokens, and what is the average slope of each neuron between a baseline and its input?
 
-The path from a baseline x0 to x is a straight line, and for a neuron it is one-dimensional: integrated gradients along
-it are secants, in closed form.
+The path from a baseline x0 to the input x is a straight line. A neuron without a gate sees one number along it, so that
+its integrated gradient is a secant, in closed form. A gated neuron sees two.
 
     plain:  slope_u = [act(b_u + p) - act(b_u)] / p
     gated:  slope_u = integral of a(b_g + t h) b'(b_u + t p) dt,   slope_g = [y(1) - y(0) - p slope_u] / h
 
-with p, h what x - x0 adds to the pre-activations, and b_u, b_g what x0 makes of them. The gate's slope is the
-remainder, so that an MLP's write is offset + slopes, to rounding, whatever the quadrature.
+A gated neuron is y = a(gate) b(up), with `act` or `a` the activation and b usually the identity. x - x0 adds p to the
+pre-activation of the up-projection and h to that of the gate; at x0 these are b_u and b_g. The gate's slope takes the
+remainder, so that offset and slopes add up to the MLP's write to rounding, whatever the error of the quadrature.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,48 +33,51 @@ if TYPE_CHECKING:
     from keyhole.tracing.upstream import Writes
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)  # 96 nodes change credit between gate and up by 1e-6
-_NODE_FLOATS = 1 << 20  # neurons at nodes, held at once
-_TINY = 1e-6  # of a pre-activation: below, the derivative is the secant
+_NODE_FLOATS = 1 << 20  # limit on neurons times quadrature nodes in memory at once
+_TINY = 1e-6  # change of a pre-activation below which the derivative replaces the secant
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """One expert's neurons at some spots."""
+    """Average slopes of one expert's neurons at some spots (tokens of runs)."""
 
-    start: Float[Tensor, "spot neuron"]  # y(0): with the baseline alone
-    read: Float[Tensor, "kind spot neuron"]  # by what the up-projection, and the gate, read
+    start: Float[Tensor, "spot neuron"]  # y(0): the neuron at the baseline
+    read: Float[Tensor, "kind spot neuron"]  # slope by the up-projection's pre-activation, and by the gate's
 
 
 @dataclass(frozen=True)
 class Along:
-    """A direction at each spot, as neurons see it."""
+    """A direction d at each spot, and what the MLP's neurons and bias write along it."""
 
-    c: tuple[Float[Tensor, "spot neuron"], ...]  # what a unit of each neuron writes along it, expert by expert
-    constant: Float[Tensor, "spot"]  # what the output's bias writes along it
+    c: tuple[Float[Tensor, "spot neuron"], ...]  # per unit of each neuron, one tensor per expert
+    constant: Float[Tensor, "spot"]  # from the output bias
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """One layer's MLP at some tokens of one or more runs of a model, scales and routing frozen."""
+    """One layer's MLP at some tokens of one or more runs, with norm scales and routing frozen."""
 
     stream: "Writes"
     spots: tuple[Spot, ...]
     layer: int
     weights: MlpWeights
-    experts: tuple[int, ...]  # those that any of the tokens was sent to
+    experts: tuple[int, ...]  # experts that at least one of the tokens is routed to
     x: Float[Tensor, "spot d_model"]  # float64
     x0: Float[Tensor, "spot d_model"]  # the baseline
     scale: Float[Tensor, "spot 1"]  # n_t
-    reads: Float[Tensor, "spot expert"]  # what a router makes of the input
-    writes: Float[Tensor, "spot expert"]  # and of the output
+    reads: Float[Tensor, "spot expert"]  # the router's factor on the input of each expert
+    writes: Float[Tensor, "spot expert"]  # the router's factor on the output of each expert
 
     @property
     def neurons(self) -> tuple[Neurons, ...]:
-        """Of each of the experts."""
+        """The neurons of each expert in `experts`."""
         return tuple(self.weights.neurons[e] for e in self.experts)
 
     def pre(self, x: Float[Tensor, "row d_model"], at: Sequence[int] | None = None) -> tuple[Tensor, ...]:
-        """What inputs of the spots `at` (of all, in order) add to the neurons' biases: [kind, row, neuron] each."""
+        """Pre-activations of inputs x without the neurons' biases: per expert [kind, row, neuron].
+
+        `at` has the spot of each row of x, whose scale and routing are used. Default: all spots in order.
+        """
         rows, normed = slice(None) if at is None else list(at), self.weights.read(x)
         added = []
         for e, expert in enumerate(self.neurons):
@@ -83,17 +87,17 @@ class Places:
 
     @cached_property
     def clean(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
-        """What the run's own inputs add."""
+        """Pre-activations, without biases, of the run's own inputs."""
         return self.pre(self.x)
 
     @cached_property
     def baseline(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
-        """What the baseline adds."""
+        """Pre-activations, without biases, of the baseline."""
         return self.pre(self.x0) if bool(self.x0.any()) else tuple(torch.zeros_like(added) for added in self.clean)
 
     @cached_property
     def values(self) -> tuple[Float[Tensor, "spot neuron"], ...]:
-        """What each expert's neurons are in the run."""
+        """Activations of each expert's neurons in the run."""
         return tuple(expert.values(pre) for expert, pre in zip(self.neurons, self.clean, strict=True))
 
     @cached_property
@@ -103,17 +107,17 @@ class Places:
 
     @property
     def errors(self) -> Float[Tensor, "spot"]:
-        """How far that is from what it wrote, relative to the largest value at each token."""
+        """Largest difference between `computed` and `wrote` at each token, relative to its largest value."""
         return (self.computed - self.wrote).abs().amax(1) / self.wrote.abs().amax(1).clamp_min(1e-30)
 
     @property
     def wrote(self) -> Float[Tensor, "spot d_model"]:
-        """What it wrote in the run."""
+        """What the MLP wrote in the run, as recorded."""
         return self.stream.layer(self.layer).mlp[index_of(self.spots, self.stream)].to(self.x)
 
     @cached_property
     def out_scale(self) -> Float[Tensor, "spot 1"]:
-        """m_t of a norm after the MLP; ones without one."""
+        """The scale m_t of the norm after the MLP; ones if there is no such norm."""
         after = self.weights.post_norm
         if after is None:
             return torch.ones_like(self.scale)
@@ -128,7 +132,7 @@ class Places:
         return self.weights.written(self._out(values)) / self.out_scale
 
     def at(self, index: int) -> "Places":
-        """One of the spots; with the scale that its own output had."""
+        """The same for one of the spots, with the output scale that it had in the run."""
         row = slice(index, index + 1)
         tensors = {name: getattr(self, name)[row] for name in ("x", "x0", "scale", "reads", "writes")}
         place = replace(self, spots=self.spots[row], **tensors)
@@ -137,12 +141,12 @@ class Places:
 
     @cached_property
     def slopes(self) -> tuple[Slopes, ...]:
-        """Of every expert."""
+        """The slopes of every expert."""
         return tuple(map(_slopes, self.neurons, self.clean, self.values, self.baseline))
 
     def along(self, d: Float[Tensor, "spot d_model"]) -> Along:
-        """One direction per spot, through the output projection, once for all that is asked along it."""
-        d = self.weights.written(d.to(self.x.dtype)) / self.out_scale  # a gain is its own transpose
+        """One direction per spot, taken back through the output projection. Other methods reuse the result."""
+        d = self.weights.written(d.to(self.x.dtype)) / self.out_scale  # a norm's gain is diagonal: its own transpose
         c = tuple(_product(d, expert.W_out.T) * self.writes[:, e, None] for e, expert in enumerate(self.neurons))
         biases = torch.stack([expert.b_out.to(d.dtype) for expert in self.neurons], dim=1)
         return Along(c, (self.writes * (d @ biases)).sum(1))
@@ -162,12 +166,15 @@ class Places:
         pre: Sequence[Float[Tensor, "kind row neuron"]],
         at: Int[Tensor, "row"] | slice = slice(None),
     ) -> Float[Tensor, "row"]:
-        """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
+        """What the MLP would write along d at the spots `at`, given pre-activations `pre` (without biases)."""
         parts = [(c[at] * expert.values(p)).sum(1) for expert, c, p in zip(self.neurons, along.c, pre, strict=True)]
         return torch.stack(parts).sum(0) + along.constant[at]
 
     def top_neurons(self, along: Along, most: int) -> list[list[tuple[int, float]]]:
-        """The neurons that write most along d at each spot, with what they write; experts one after another."""
+        """The `most` neurons that write most along d at each spot, each with its write.
+
+        Neurons are numbered through all experts, one expert after another.
+        """
         parts = torch.cat([c * y for c, y in zip(along.c, self.values, strict=True)], dim=1)
         sizes = [len(expert.b_u) for expert in self.weights.neurons]
         numbers = torch.split(torch.arange(sum(sizes), device=parts.device), sizes)
@@ -176,7 +183,7 @@ class Places:
         return [list(zip(i, v, strict=True)) for i, v in zip(named, parts.gather(1, top).tolist(), strict=True)]
 
     def _out(self, values: Sequence[Tensor]) -> Float[Tensor, "spot d_model"]:
-        """What the last projection gives."""
+        """Output of the down-projection, summed over experts, before any norm after the MLP."""
         total = torch.zeros_like(self.x)
         for e, (expert, y) in enumerate(zip(self.neurons, values, strict=True)):
             total += (_product(y, expert.W_out) + expert.b_out.to(y.dtype)) * self.writes[:, e, None]
@@ -192,14 +199,14 @@ def _slopes(neurons: Neurons, clean: Tensor, values: Tensor, baseline: Tensor) -
     up = _mean_along(lambda t: neurons.shape.up_slope(b_g + t * h, b_u + t * p), p)
     small = h.abs() < _TINY
     gate = (change - p * up) / torch.where(small, 1.0, h)
-    if bool(small.any()):  # gates that hardly move
+    if bool(small.any()):  # gates whose pre-activation hardly changes: the mean derivative instead
         flat = _mean_along(lambda t: _derivative(neurons.shape.a, b_g + t * h) * neurons.shape.through(b_u + t * p), p)
         gate = torch.where(small, flat, gate)
     return Slopes(start, torch.stack([up, gate]))
 
 
 def _mean_along(curve: Callable[[Tensor], Tensor], like: Float[Tensor, "spot neuron"]) -> Float[Tensor, "spot neuron"]:
-    """The integral of a curve over t from 0 to 1, many nodes at a time."""
+    """The integral of a curve over t from 0 to 1, by Gauss-Legendre quadrature in blocks of nodes."""
     nodes, weights = (torch.from_numpy(x / 2).to(like)[:, None, None] for x in (_NODES, _WEIGHTS))
     size = max(1, _NODE_FLOATS // max(1, like.numel()))
     parts = zip(torch.split(nodes + 0.5, size), torch.split(weights, size), strict=True)
@@ -209,7 +216,7 @@ def _mean_along(curve: Callable[[Tensor], Tensor], like: Float[Tensor, "spot neu
 def mlp_places(
     writes: "Writes", spots: Sequence[Spot], weights: MlpWeights, layer: int, *, constants: bool = True
 ) -> Places:
-    """The MLP of a layer at some spots; with `constants`, from a baseline of what biases write there anyway."""
+    """The MLP of a layer at some spots. The baseline is what attention biases write, or 0 without `constants`."""
     x = mlp_input(writes, weights, layer, spots)
     x0 = torch.zeros_like(x)
     if constants and writes.has_constants:
@@ -227,14 +234,14 @@ def mlp_places(
 
 
 def _constants(writes: "Writes", highest: int, spots: Sequence[Spot]) -> Float[Tensor, "spot d_model"]:
-    """What attention biases up to a layer write."""
+    """The sum of what attention biases up to a layer write."""
     biases = [i for i, (kind, above) in enumerate(writes.local_slots) if kind == "bias" and above <= highest]
     run, token = index_of(spots, writes)
     return writes.local[run, :, token][:, biases].sum(1).double()
 
 
 def norm_scale(run: "Run", weights: MlpWeights, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token 1"]:
-    """What the norm before an MLP divides x by; ones without one."""
+    """What the norm before an MLP divides x by; ones if there is no such norm."""
     return frozen_scale(weights.norm, x[None], run.model.family)[0][:, None]
 
 
@@ -251,7 +258,8 @@ def mlp_input(
 ) -> Float[Tensor, "spot d_model"]:
     """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it.
 
-    From below, for the difference of the streams around an MLP that writes something massive would be rounding.
+    It is summed from the layer's input and attention. The stream after the MLP minus the MLP's write would be mostly
+    rounding error where that write is very large (massive activations).
     """
     where, record = index_of(spots, writes), writes.layer(layer)
     x = record.resid[where].double()
@@ -263,7 +271,10 @@ def mlp_input(
 
 
 def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tensor, "token b"]:
-    """In float32 where that is what weights have, or less: only neurons, differences of near equals, need more."""
+    """The product x W, in the dtype of the weights or float32, whichever is more precise.
+
+    Only neurons, whose slopes are differences of nearly equal numbers, need the float64 of x.
+    """
     dtype = working_dtype(W.dtype)
     return (x.to(dtype) @ W.to(dtype)).to(x.dtype)
 

@@ -1,13 +1,14 @@
-"""Which heads use a feature, which look at the right keys, and does the singular basis know it already?
+"""Which heads use a feature, which attend to the right keys, and is the feature already a singular channel?
 
-Which heads use this feature? Every head's held-out logit gap, and how much of it the feature explains.
+Heads are ranked by how much of their gap on held-out samples the feature explains:
 
-    gap        E+[scaling q.k] - E-[scaling q.k], of scores before softcap, ALiBi and windows
+    gap        E+[scaling q.k] - E-[scaling q.k], with scores before softcap, ALiBi and windows
     explained  the same with P_U q for q: the part of the gap that goes through the feature
 
-The feature comes from other samples, so under the null the held-out labels may be permuted within each query while the
-feature stays: an exact test, without refitting. p-values are corrected over heads by the largest statistic of each
-permutation; heads are standardised first, because a loud head would otherwise hide the others.
+The feature was fitted on other samples. Under the null hypothesis the held-out labels can therefore be permuted within
+each query while the feature stays fixed: the test is exact and needs no refitting. p-values are corrected for multiple
+heads with the maximum statistic of each permutation. Heads are standardised first, because a head with large scores
+would otherwise dominate the maximum.
 """
 
 from dataclasses import dataclass
@@ -30,24 +31,24 @@ from keyhole.qk.omega import omega
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-_BLOCK_BYTES = 256e6  # of permuted coefficients held at once
+_BLOCK_BYTES = 256e6  # limit on permuted coefficients in memory at once
 
 
 @dataclass(frozen=True)
 class HeadScore:
-    """One head on held-out samples."""
+    """The gap of one head on held-out samples, and the part that the feature explains."""
 
     head: Head
     rank: int
     gap: float
     explained: float
     z: float  # explained, in standard deviations of its permutations; NaN for rank 0
-    p: float  # one-sided, of this head alone
-    p_corrected: float  # over all heads
+    p: float  # one-sided, for this head alone
+    p_corrected: float  # corrected for the number of heads
 
     @property
     def share(self) -> float:
-        """Explained part of the gap."""
+        """Explained share of the gap."""
         return self.explained / self.gap if self.gap else float("nan")
 
 
@@ -60,14 +61,14 @@ def rank_heads(
     permutations: int = 1000,
     seed: int = 0,
 ) -> tuple[HeadScore, ...]:
-    """All heads by explained held-out gap, largest first.
+    """All heads, sorted by the held-out gap that their feature explains, largest first.
 
     Args:
         features: The features of every head.
-        test: Samples that did not make them.
-        half: The half of the test that is taken, 0 or 1. Default: both.
-        rank: How the rank of a feature is decided, or a number.
-        permutations: Permuted labels beside which the explained gap is tested.
+        test: Samples on which the features were not fitted.
+        half: Which half of the test samples to use, 0 or 1. Default: both.
+        rank: The rule that chooses the rank of each feature, or a fixed rank.
+        permutations: How many permutations of the labels the explained gap is tested against.
         seed: Seed of the permutations.
 
     >>> import keyhole
@@ -101,7 +102,7 @@ def rank_heads(
 def _weighted(
     slots: Slots, signs: Int[Tensor, "draws slots keys"], scores: Float[Tensor, "pairs heads"]
 ) -> Float[Tensor, "draws heads"]:
-    """Mean score of positive minus mean score of negative pairs, for every draw of signs; draws in blocks."""
+    """Mean score of positive pairs minus that of negative pairs, for every draw of signs. Draws go in blocks."""
     blocks = []
     for block in torch.split(signs, max(1, int(_BLOCK_BYTES / (8 * slots.sign.numel())))):
         plus, minus = coefficients(block, slots.weight, "pairs")
@@ -112,7 +113,7 @@ def _weighted(
 def part_of_query(
     samples: LayerSamples, U: Float[Tensor, "heads d_head columns"], ranks: Tensor
 ) -> Float[Tensor, "slots heads d_head"]:
-    """P_U q of every head, in the scores' own coordinates."""
+    """P_U q of every head, in the coordinates in which scores are computed (after RoPE)."""
     kept = torch.arange(U.shape[-1]) < ranks[:, None]
     basis = (U * kept[:, None, :]).to(samples.q)
     part = torch.einsum("nhd,hdr,her->nhe", samples.queries, basis, basis)
@@ -125,7 +126,7 @@ def _scores(
     gaps: Float[Tensor, "heads"],
     explained: Float[Tensor, "draws heads"],
 ) -> tuple[HeadScore, ...]:
-    """Standardise, compare with the largest of every permutation. Row 0 is the observed one and counts as a draw."""
+    """Standardise, then compare with the maximum of each permutation. Row 0 is observed, and counts as a draw too."""
     real = torch.tensor(ranks) > 0
     spread = explained.std(0).clamp_min(1e-300)
     z = torch.where(real, (explained - explained.mean(0)) / spread, float("-inf"))
@@ -147,12 +148,12 @@ def _scores(
     return tuple(sorted(scores, key=lambda score: -score.explained))
 
 
-# Does the singular basis already know this feature? A feature's directions, read by the head's channels.
+# Is the feature already a singular channel of its head? The feature's directions in the basis of the channels.
 #
-# A query reads u as x . (W_Q u), a key reads v as x . (W_K v), so the feature spans W_Q U and W_K V in residual
-# space; the head's channels span all that it can read there with orthonormal u_k and v_k. The share of channel k is
-# the mean squared cosine between the feature's span and it; shares sum to one, and a feature that is one channel has
-# one share.
+# A query reads u as x . (W_Q u), a key reads v as x . (W_K v), so the feature spans W_Q U and W_K V in the residual
+# stream. The orthonormal u_k and v_k of the head's channels span everything that the head can read there. The share of
+# channel k is the mean squared cosine between u_k (or v_k) and the feature's span. Shares sum to one; a feature that
+# lies in one channel has a single nonzero share.
 
 
 @dataclass(frozen=True)
@@ -164,30 +165,30 @@ class ChannelShares:
     rank: int
     dest: tuple[float, ...]  # one share per channel, strongest channel first
     src: tuple[float, ...]
-    dest_random: float  # channels that hold 90 % of a random subspace of the same rank, mean over draws
+    dest_random: float  # how many channels hold 90 % of a random subspace of the same rank, mean over draws
     src_random: float
 
     @property
     def dest_channels(self) -> int:
-        """How many channels hold 90 % of the feature?"""
+        """How many channels hold 90 % of the feature on the query side?"""
         return _needed(torch.tensor(self.dest))
 
     @property
     def src_channels(self) -> int:
-        """How many channels hold 90 % of the feature?"""
+        """How many channels hold 90 % of the feature on the key side?"""
         return _needed(torch.tensor(self.src))
 
 
 def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: int = 0) -> ChannelShares:
-    """Over which channels is a feature spread? Beside random subspaces of query and key space.
+    """Over which channels is a feature spread, compared with random subspaces of query and key space?
 
-    With RoPE, ask for features found in the frame `pre_rope`: channels are directions before rotation.
+    With RoPE, use features found in the frame `pre_rope`: channels are directions before rotation.
 
     Args:
         model: The model of the feature.
         feature: One head's feature.
         draws: Random subspaces of the same rank.
-        seed: Seed of these.
+        seed: Seed of the random subspaces.
 
     >>> import keyhole, torch
     >>> one = Feature("one", (1, 6), torch.eye(16)[:, :1], torch.eye(16)[:, :1], torch.ones(1))
@@ -212,7 +213,7 @@ def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: i
 def _shares(
     W: Float[Tensor, "reads d_head"], channels: Float[Tensor, "reads channel"], basis: Float[Tensor, "d_head rank"]
 ) -> Float[Tensor, "channel"]:
-    """Mean squared cosine of span(W basis) with every channel."""
+    """Mean squared cosine between span(W basis) and each channel."""
     Q, _ = torch.linalg.qr(W.double() @ basis.to(W.device).double())
     cosines: Tensor = Q.T @ channels.double()
     return cosines.square().sum(0) / max(basis.shape[1], 1)
@@ -223,24 +224,24 @@ def _needed(shares: Float[Tensor, "channel"], share: float = 0.9) -> int:
     return int((ordered < share * ordered[-1]).sum()) + 1
 
 
-# Which heads look at the right keys? Attention on positive and negative keys, for every head of the one pass.
+# Which heads attend to the right keys? Attention on positive and negative keys, for all heads from one pass.
 
 Rule = Literal["accuracy", "attention", "ratio"]
 
 
 @dataclass(frozen=True)
 class HeadAttention:
-    """Where one head looks, averaged over the samples whose keys stand in their query's prompt."""
+    """Attention of one head, averaged over queries that have a positive key in their own prompt."""
 
     head: Head
-    accuracy: float  # share of queries whose most attended token, of all they see, is a positive key
-    among: float  # the same among the sample's own keys; NaN where no negative stands in a query's prompt
+    accuracy: float  # share of queries whose most attended token, of all visible ones, is a positive key
+    among: float  # the same among the contrast's keys alone; NaN if no query has a negative key in its prompt
     positive: float  # mean attention on all positive keys together
     negative: float
 
     @property
     def ratio(self) -> float:
-        """Attention on positive against attention on negative keys; NaN where none stands in the query's prompt."""
+        """Attention on positive keys divided by attention on negative keys; NaN without attention on negative keys."""
         return self.positive / self.negative if self.negative > 0 else float("nan")
 
 
@@ -249,7 +250,7 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
 
     Args:
         collected: Samples of a contrast.
-        half: The half that is taken, 0 or 1. Default: both.
+        half: Which half of the samples to use, 0 or 1. Default: both.
 
     >>> import keyhole
     >>> from keyhole.features.contrast import collect, order_contrast
@@ -288,16 +289,17 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
 def select_heads(
     table: tuple[HeadAttention, ...], *, by: Rule = "accuracy", at_least: float = 0.3, top: int | None = None
 ) -> tuple[HeadAttention, ...]:
-    """The heads that pass, best first.
+    """The heads that pass a threshold, best first.
 
-    `accuracy` (the paper's binding heads, at 30 %) and `attention` (mean attention on positives) take a threshold;
-    `ratio` (its filter heads) ranks those whose attention reaches the keys at all.
+    `accuracy` (the paper's binding heads, at 30 %) and `attention` (mean attention on positive keys) keep heads at or
+    above the threshold. `ratio` (the paper's filter heads) ranks heads by attention on positive over negative keys; its
+    threshold is on their total attention on both.
 
     Args:
-        table: What `head_attention` returns.
+        table: The result of `head_attention`.
         by: The rule: accuracy, attention or ratio.
         at_least: The threshold of the rule.
-        top: Heads that are taken at most. Default: all that pass.
+        top: The most heads to return. Default: all that pass.
 
     >>> select_heads((), by="attention")
     ()

@@ -1,4 +1,4 @@
-"""Is a circuit for each group of prompts better than one for all? The record and its differences."""
+"""Is a circuit per group of prompts better than one circuit for all? The result, with differences of CMD."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,51 +15,54 @@ ALL = "one circuit"
 
 
 def random_name(split: str) -> str:
-    """The name of random splits of the same sizes."""
+    """The name of the curve of random splits with the group sizes of `split`."""
     return f"random, as {split}"
 
 
 @dataclass(frozen=True)
 class Split:
-    """Prompts in groups."""
+    """A division of the prompts into groups."""
 
     name: str
-    groups: tuple[tuple[str, int, int], ...]  # each group with its shown and its held-out prompts, largest first
+    groups: tuple[tuple[str, int, int], ...]  # name, prompts used for scoring, held-out prompts; largest first
     note: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Splits(Reported):
-    """One circuit for all prompts, a circuit for each group of a split, and for groups drawn at random."""
+    """Results for one circuit for all prompts, for a circuit per group, and for a circuit per random group."""
 
     __repr__ = brief
 
-    method: str  # that scores edges
-    curves: Curves  # a curve for one circuit, for every split, and for random splits like it
+    method: str  # how edges are scored
+    curves: Curves  # a curve for the one circuit, and two for each split: its own, and that of random splits
     splits: tuple[Split, ...]
 
     def cmd(self, name: str, *, each: bool = False) -> Interval:
-        """CMD of a split, over draws on average; `each`: by distances of every prompt's answer from its own."""
+        """CMD (area between the curve and full faithfulness) of a split; random splits are averaged over draws.
+
+        `each`: from each prompt's distance to its full answer, so answers above it do not make up for others below.
+        """
         return with_interval(self._cmd(name, each))
 
     def gain(self, name: str, over: str = ALL, *, each: bool = False) -> Interval:
-        """How much smaller is a split's CMD than another's, in the same resamples of prompts? Above 0: it is better."""
+        """CMD of `over` minus CMD of `name`, on the same resamples of prompts. Above 0, `name` is better."""
         return with_interval(self._cmd(over, each) - self._cmd(name, each))
 
     def draws_beaten(self, name: str, *, each: bool = False) -> tuple[int, int]:
-        """How many random splits of the same sizes is it better than, and how many are there?"""
+        """How many random splits of the same sizes have a larger CMD, and how many were drawn."""
         drawn = self.curves.resampled_cmd(random_name(name), each=each)[0]
         return int((drawn > self.cmd(name, each=each)[0]).sum()), len(drawn)
 
     def kept(self, name: str) -> dict[int, Interval]:
-        """F with fixed numbers of edges."""
+        """Faithfulness f at fixed numbers of edges."""
         return self.curves.kept(name)
 
     def _cmd(self, name: str, each: bool) -> Float[np.ndarray, "resample"]:
         return np.asarray(self.curves.resampled_cmd(name, each=each).mean(1))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One circuit, every split, and random splits of the same sizes."""
+        """A row each for the one circuit, every split, and its random splits of the same sizes."""
         names: list[tuple[str, Split | None]] = [(ALL, None)]
         for each in self.splits:
             names += [(each.name, each), (random_name(each.name), None)]
@@ -87,7 +90,7 @@ class Splits(Reported):
 
     @property
     def cells(self) -> Table:
-        """Columns and rows of a table."""
+        """The rows as a table."""
         counts = self.curves.curves[0].counts
         fixed = [f">f, {n:,} edges" for n in counts]
         columns = ("circuits", *fixed, ">CMD", ">CMD, each prompt", ">less than one circuit's by", ">than random by")
@@ -100,7 +103,7 @@ class Splits(Reported):
 
     @property
     def summary(self) -> str:
-        """What was done, in words."""
+        """What was measured and how, in a few sentences."""
         curves, settings = self.curves, self.curves.settings
         return (
             f"{curves.name}: {curves.edges:,} edges between components, scored by {self.method} on {curves.found_on} "
@@ -112,7 +115,7 @@ class Splits(Reported):
 
     @property
     def notes(self) -> list[str]:
-        """The groups of every split, and how many random ones it is better than."""
+        """For every split a sentence: its groups, and how many random splits it is better than."""
         lines = []
         for split in self.splits:
             sizes = first_few([f"{shown} + {tried}" for _, shown, tried in split.groups], 6)
@@ -125,7 +128,7 @@ class Splits(Reported):
         return lines
 
     def report(self) -> Report:
-        """One circuit, circuits of groups, and random groups of the same sizes."""
+        """The report on one circuit, circuits per group, and circuits per random group."""
         from keyhole.studies.curves.figure import splits_report
 
         return splits_report(self)
