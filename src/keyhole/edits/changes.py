@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _NAMED = 3  # tokens of an edit that are listed one by one
 
-_NAMED = 3  # tokens of an edit that are listed one by one
-
 
 def with_edits(run: "Run", edits: Sequence[Edit]) -> "Run":
     """The same prompt, run again with edits. See `Run.with_edits`.
@@ -176,7 +174,6 @@ def _of_head(run: "Run", other: "Run", head: Head) -> list[AttentionChange]:
     rows = []
     for dest in sorted({t for edit in edits for t in (edit.dest.tokens or (len(run) - 1,))}):
         named = sorted({t for edit in edits for t in edit.src.tokens or () if t <= dest})
-        named = named if len(named) <= _NAMED else []
         named = named if len(named) <= _NAMED else []
         for src in named or [int(before[dest].argmax())]:
             rows.append(

@@ -14,7 +14,7 @@ from keyhole.generation.generated import Generated
 from keyhole.generation.writing import Piece
 from keyhole.generation.writing import generate as written
 from keyhole.models.model import Model
-from keyhole.settings.generation import GenerateSettings
+from keyhole.settings.measuring import GenerateSettings
 from keyhole.web.server.bodies import Body, PromptBody, takes
 from keyhole.web.server.circuits import CircuitBody, FiringBody, circuit_of, explained
 from keyhole.web.server.jobs import Reporter
