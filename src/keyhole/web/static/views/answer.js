@@ -15,8 +15,8 @@ import { askedToken, belongs, follows, LENGTH } from "../writing.js";
  */
 function render({ model, el }) {
   const about = h("div", { class: "about" });
-  const chips = h("div", { class: "tokens", role: "group", "aria-label": "Answer" });
-  const box = h("section", { class: "written", "aria-label": "Answer" }, chips, about);
+  const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens that the model wrote" });
+  const box = h("section", { class: "written", "aria-label": "What the model wrote" }, chips, about);
   el.append(box);
   let [said, wrote] = ["", ""];
   const draw = () => {
