@@ -194,6 +194,11 @@ def test_what_the_model_has_not_is_refused_when_it_is_used(
 ) -> None:
     document = copy.deepcopy(heads)
     change(document)
+    if "mixer" not in reason:  # files that state the model's sizes are refused when they are read
+        with pytest.raises(KeyholeError, match="its model ha"):
+            read(document)
+    document = {**document, "schema": 1}
+    del document["sizes"]
     circuit = read(document)
     for use in (verify, signal_subjects):
         with pytest.raises(KeyholeError, match=reason):

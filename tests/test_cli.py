@@ -314,8 +314,8 @@ BAD = {
         ("trace", PROMPT, "--text", "{root}/like.txt", "--no-faithfulness"),
         "nothing is measured against a baseline: add --effects",
     ),
-    "a text for a story": (("trace", PROMPT, "--text", "{root}/like.txt", "--story"), "no baseline of --story"),
-    "a text for a search": (("trace", PROMPT, "--text", "{root}/like.txt", "--sufficient"), "baseline of --sufficient"),
+    "a text for a story": (("trace", PROMPT, "--text", "{root}/like.txt", "--story"), "and not of --story"),
+    "a text for a search": (("trace", PROMPT, "--text", "{root}/like.txt", "--sufficient"), "and not of --sufficient"),
     "no text, before any model": (
         ("trace", PROMPT, "-m", "no-such-model", "--text", "{root}/none.txt"),
         "there is no file",

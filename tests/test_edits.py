@@ -562,7 +562,7 @@ def test_the_command_compares_two_answers(tmp_path: Path) -> None:
     for options, reason in [
         (["--edit", "9.9*0"], "no layer 9"),
         (["--out", "x.html"], "give an --edit"),
-        (["--edit", "3.6*0", "--stream"], "leave one out"),
+        (["--edit", "3.6*0", "--stream"], "leave --stream out"),
         (["--edit", "3.6*0", "--out", str(tmp_path / "x.txt")], ".html"),
     ]:
         ran = typed("generate", PROMPT, *options)

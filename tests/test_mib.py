@@ -278,7 +278,7 @@ def test_precision_and_recall_are_counted_by_hand(circuit: Circuit, organism: Mo
     possible = sum(not name.startswith("input") for name in all_edges(cfg))
     chance = 2 * (against.edges.found * (len(half) + 1) / possible) / (against.edges.found + len(half) + 1)
     assert against.random_edges_f1 == pytest.approx(chance) and chance < 0.5 * against.edges.f1
-    assert against.score.recall > against.random_f1 and "for you to know" in str(found)
+    assert against.score.recall > against.random_f1 and "make sure that they are the same" in str(found)
     assert found.record()["published"][0]["edges"]["both"] == len(half)
 
 

@@ -131,7 +131,7 @@ def test_commands_write_features_that_name_reads(tmp_path: Path) -> None:
         (["discover", "--head", "3.1", "--features", "f.txt"], "should end in"),
         (["contrast", "boxes", "--features", "no/f.json"], "no folder"),
         (["where", "f.json#9"], "f.json"),
-        (["where", "3.1", "--lens"], "not of a whole head"),
+        (["where", "3.1", "--lens"], "not for a whole head"),
     ],
 )
 def test_bad_requests_are_one_line(args: list[str], says: str, tmp_path: Path) -> None:

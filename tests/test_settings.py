@@ -28,12 +28,14 @@ from keyhole.settings.measuring import (
 from keyhole.settings.stores import Asking, AskingOptions, NameSettings, Tracing, WhereOptions, WhereSettings
 from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
 from keyhole.studies.curves.settings import CurveSettings
+from keyhole.studies.settings import CompareSettings, FamilySettings, SharedSettings, SinkSettings, StabilitySettings
 from keyhole_papers import Running
 
 RECORDS = [  # that commands take their options from
     *(ModelOptions, CircuitModel, StoreModel, NamedModel, PromptOptions, Baseline, Measuring),
     *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings, GenerateSettings),
-    *(NameSettings, WhereSettings, Running),
+    *(NameSettings, WhereSettings, Running, CompareSettings, FamilySettings, SharedSettings, SinkSettings),
+    StabilitySettings,
 ]
 
 

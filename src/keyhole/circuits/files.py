@@ -278,7 +278,10 @@ def _directions(parts: _Document) -> Directions:
     packed = {record["node"]: record["direction"] for record in mlps if "direction" in record}
     if not packed:
         return {}
-    require(len(packed) == len(mlps), "some of its MLPs have a direction, and others have none.")
+    require(
+        sum("direction" in record for record in mlps) == len(mlps),
+        "some of its MLPs have a direction, and others have none.",
+    )
     require(sizes is not None, f"it has directions, which files have from schema {SCHEMA} on.")
     assert sizes is not None
     return {node: _unpacked(text, node, sizes) for node, text in packed.items()}

@@ -39,7 +39,7 @@ def with_edits(run: "Run", edits: Sequence[Edit]) -> "Run":
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
     >>> other = run.with_edits([ChannelEdit(head=(1, 6), channels=(5,))])
     >>> print(changes(run, other).attention[0])
-    head 1.6, 14:to <- 2:Mary: 0.431, predicted 0.049, measured 0.049
+    head 1.6, 14:to <- 2:Mary: 0.431, predicted 0.198, measured 0.198
     """
     run._require_fresh()
     require_edits(run.model, edits, len(run))

@@ -175,9 +175,11 @@ def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray
     """
     follows, embedding = run.token_ids[1:FOLLOWS], run.model.hf.get_input_embeddings().weight
     with torch.no_grad(), exact_matmul():
-        own, others = embedding[run.token_ids[0]].float(), embedding[torch.as_tensor(pool)].float()
+        first, others = embedding[run.token_ids[0]].float(), embedding[torch.as_tensor(pool)].float()
         middle = others.mean(0)  # which all have in common, and which says nothing of any
-        near = torch.cosine_similarity(others - middle, own - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
+        near = (
+            torch.cosine_similarity(others - middle, first - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
+        )
         texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.hf.device)
         said = [_said(run.model, texts[start : start + SCORED]) for start in range(0, len(near), SCORED)]
     scores = np.full(len(pool), -np.inf)

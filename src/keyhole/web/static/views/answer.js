@@ -14,7 +14,7 @@ import { askedToken, belongs, follows, LENGTH } from "../writing.js";
  * @param {{ model: Model, el: HTMLElement }} where
  */
 function render({ model, el }) {
-  const about = h("div", { class: "about" });
+  const about = h("div", { class: "standing" });
   const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens that the model wrote" });
   const box = h("section", { class: "written", "aria-label": "What the model wrote" }, chips, about);
   el.append(box);
