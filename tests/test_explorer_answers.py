@@ -114,7 +114,7 @@ def test_the_model_writes_on_and_every_token_has_its_probability(page: Page, add
     for chip, token in zip(page.locator(".written button.chip").all(), answer.tokens, strict=True):
         assert float(chip.get_attribute("data-probability") or "nan") == pytest.approx(token.probability, abs=1e-6)
     assert any(0 < length < 40 for length in page.evaluate("window.lengths")), "tokens did not appear as they came"
-    expect(page.locator(".written .about")).to_contain_text("after 40 tokens")
+    expect(page.locator(".written .standing")).to_contain_text("after 40 tokens")
 
 
 def test_length_and_temperature_are_in_the_address_and_heeded(page: Page, address: str, organism: Model) -> None:
@@ -136,7 +136,7 @@ def test_what_was_written_until_a_cancellation_stays(page: Page, address: str, a
     whole = answer.run.model.generate(BOXES, max_new_tokens=100)
     assert 0 < len(tokens) < len(whole.tokens)
     assert tokens == [token.text for token in whole.tokens][: len(tokens)]
-    expect(page.locator(".written .about")).to_contain_text(f"It was cancelled after {len(tokens)} token")
+    expect(page.locator(".written .standing")).to_contain_text(f"It was cancelled after {len(tokens)} token")
     page.click(".written [data-action=again]")  # and the next answer is whole
     expect(page.locator(".written button.chip")).to_have_count(len(whole.tokens))
 
