@@ -410,6 +410,9 @@ def test_caches_that_edits_have_not_seen_are_refused(organism: Model) -> None:
     mask[0, 0] = 0
     with pytest.raises(KeyholeError, match="padding moves"), organism.edited([one_token(signal)]), torch.no_grad():
         organism.hf(input_ids=ids, attention_mask=mask)
+    from_some = WriteEdit(writer=Source("head", 3, 6, At((1, 2))))
+    with pytest.raises(KeyholeError, match="padding moves"), organism.edited([from_some]), torch.no_grad():
+        organism.hf(input_ids=ids, attention_mask=mask)
 
 
 def one_token(edit: Edit) -> Edit:

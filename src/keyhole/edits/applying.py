@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from keyhole.brief import Head
 from keyhole.circuits.records import SideName
-from keyhole.edits.checks import require_edits
+from keyhole.edits.checks import places_of, require_edits
 from keyhole.edits.records import CauseEdit, Edit, Source, WriteEdit
 from keyhole.edits.scores import Queries, Tokens, edited_scores, mask_of, score_terms
 from keyhole.errors import KeyholeError
@@ -177,7 +177,7 @@ class Editing:
                 "passes without a cache: give use_cache=False."
             )
         padded = kwargs.get("attention_mask")
-        named = any(not (edit.dest.everywhere and edit.src.everywhere) for edit in self.edits)
+        named = any(not place.everywhere for edit in self.edits for place in places_of(edit))
         if named and not self.offset and torch.is_tensor(padded) and padded.ndim == 2 and not bool(padded.all()):
             raise KeyholeError("these edits name tokens by position, which padding moves: run prompts one at a time.")
 

@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from keyhole.brief import head_name
-from keyhole.edits.records import BiasEdit, CauseEdit, ChannelEdit, Edit, FeatureEdit, SignalEdit, Source, WriteEdit
+from keyhole.edits.records import At, BiasEdit, CauseEdit, ChannelEdit, Edit, FeatureEdit, SignalEdit, Source, WriteEdit
 from keyhole.edits.scores import folds
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers import require_same_weights
@@ -86,13 +86,15 @@ def _require_source(model: "Model", source: Source, below: int) -> None:
         raise KeyholeError(f"{source} writes nothing that layer {below} reads: it stands no lower.")
 
 
+def places_of(edit: Edit) -> list[At]:
+    """All that an edit says of tokens: where it is made, and what its heads move from."""
+    writers = edit.writers if isinstance(edit, CauseEdit) else ()
+    writers = (edit.writer,) if isinstance(edit, SignalEdit | WriteEdit) else writers
+    return [edit.dest, edit.src, *(writer.src for writer in writers)]
+
+
 def _require_tokens(model: "Model", edit: Edit, n: int | None) -> None:
-    places = [edit.dest, edit.src]
-    if isinstance(edit, SignalEdit | WriteEdit):
-        places.append(edit.writer.src)
-    if isinstance(edit, CauseEdit):
-        places += [writer.src for writer in edit.writers]
-    last, most = max(place.last for place in places), model.dims.positions
+    last, most = max(place.last for place in places_of(edit)), model.dims.positions
     if n is not None and last >= n:
         raise KeyholeError(f"{edit} names token {last}, but there are {n} tokens.")
     if most is not None and last >= most:

@@ -1,7 +1,10 @@
 """Which edit takes away what was traced? Edges, nodes, firings and features as edits, at their tokens or at others."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from keyhole.brief import Head
+from keyhole.circuits.records import Signal
 from keyhole.edits.records import (
     EVERYWHERE,
     At,
@@ -17,7 +20,6 @@ from keyhole.errors import KeyholeError, require_choice
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.circuits.graph import Edge, Node, Origin
-    from keyhole.circuits.records import Signal
     from keyhole.tracing.firing import Firing
 
 Scope = Literal["here", "on", "everywhere"]  # at the firing's own tokens, from its dest on, or at all tokens
@@ -38,17 +40,17 @@ def edge_edit(edge: "Edge", origin: "Origin", *, factor: float = 0.0, scope: Sco
     if origin.basis != "linear":
         raise KeyholeError("signals of this circuit are in the basis of svt: trace with the method accpp to edit them.")
     assert receiver.layer is not None and receiver.head is not None
-    dest, src = _tokens(scope, edge.side, receiver.dest, receiver.src, keys=origin.keys)
-    return SignalEdit(
-        head=(receiver.layer, receiver.head),
-        side=edge.side,
-        channels=edge.channels,
-        writer=Source.of(sender.writer, whole=scope != "here"),
-        factor=factor,
-        dest=dest,
-        src=src,
-        model=origin.model,
-    )
+    signal = Signal(sender.writer, edge.side, edge.channels)
+    tokens = _tokens(scope, edge.side, receiver.dest, receiver.src, keys=origin.keys)
+    edit = _signal_edit(signal, (receiver.layer, receiver.head), tokens, whole=scope != "here")
+    return replace(edit, factor=factor, model=origin.model)
+
+
+def _signal_edit(signal: Signal, head: Head, tokens: tuple[At, At], *, whole: bool) -> SignalEdit:
+    """A signal into a head's scores, removed at these tokens of dest and src."""
+    dest, src = tokens
+    writer = Source.of(signal.writer, whole=whole)
+    return SignalEdit(head=head, side=signal.side, channels=signal.channels, writer=writer, dest=dest, src=src)
 
 
 def node_edit(node: "Node", *, factor: float = 0.0, scope: Scope = "here", model: str = "") -> Edit:
@@ -76,21 +78,12 @@ def firing_edits(firing: "Firing", *, factor: float = 0.0, scope: Scope = "here"
     """All signals of a firing, as edits. See `Firing.edits`."""
     if not any(side.signals for side in firing.sides):
         raise KeyholeError(f"head {firing.layer}.{firing.head} has no signals here, and so nothing to edit.")
-    return tuple(_signal_edit(firing, signal, factor, scope) for side in firing.sides for signal in side.signals)
-
-
-def _signal_edit(firing: "Firing", signal: "Signal", factor: float, scope: Scope) -> SignalEdit:
-    dest, src = _tokens(scope, signal.side, firing.dest, firing.src)
-    return SignalEdit(
-        head=(firing.layer, firing.head),
-        side=signal.side,
-        channels=signal.channels,
-        writer=Source.of(signal.writer, whole=scope != "here"),
-        factor=factor,
-        dest=dest,
-        src=src,
-        model=firing.run.model.fingerprint(),
-    )
+    model, edits = firing.run.model.fingerprint(), []
+    for signal in (signal for side in firing.sides for signal in side.signals):
+        tokens = _tokens(scope, signal.side, firing.dest, firing.src)
+        edit = _signal_edit(signal, (firing.layer, firing.head), tokens, whole=scope != "here")
+        edits.append(replace(edit, factor=factor, model=model))
+    return tuple(edits)
 
 
 def feature_edit(
