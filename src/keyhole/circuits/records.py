@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.qk.omega import Basis
 
-Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset", "value_offset"]
+# "rounding": what a layer of a model in half precision rounded away (see `keyhole.tracing.rounding`)
+Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "rounding", "offset", "mlp_offset", "value_offset"]
 NodeKind = Literal[Kind, "target"]
 OFFSETS: tuple[Kind, ...] = ("offset", "mlp_offset", "value_offset")  # a reader's own constants: nobody writes them
 SideName = Literal["dest", "src"]

@@ -131,7 +131,9 @@ def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True, gradi
             silence_layer(stack, run, layers[layer], silent)
 
     ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
-    return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), attention, outs)
+    model = run.model
+    captured = capture(model.hf, model.family, ids, prepare, all_logits=all_logits, head_out=model.head_out)
+    return Rerun(captured, attention, outs)
 
 
 def rerun_each(

@@ -111,12 +111,13 @@ def attend(
     """softmax(scaling q k^T) v in blocks of queries; query head h reads KV head h // (heads / kv_heads)."""
     batch, heads, n, d_head = q.shape
     grouped = q.reshape(batch, k.shape[1], heads // k.shape[1], n, d_head)
-    positions = torch.arange(n, device=q.device)
+    positions, dtype = torch.arange(n, device=q.device), working_dtype(q.dtype)
     blocks = []
     for start in range(0, n, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, n)  # no query of the block sees a key beyond its last query
-        rows = grouped[:, :, :, start:stop].flatten(2, 3)
-        scores = rows @ k[:, :, :stop].transpose(-1, -2) * rule.scaling
+        # In half precision scores are not rounded, as in flash attention: records have the weights that were used.
+        rows = grouped[:, :, :, start:stop].flatten(2, 3).to(dtype)
+        scores = rows @ k[:, :, :stop].transpose(-1, -2).to(dtype) * rule.scaling
         visible = visible_mask(first[start:stop], positions[start:stop], stop)
         weights = rule.weights(scores.view(batch, heads, stop - start, stop), visible).to(q.dtype)
         mixed = weights.view(batch, k.shape[1], -1, stop) @ v[:, :, :stop]
@@ -188,7 +189,8 @@ def weights_of(
     group, n = q.shape[1] // k.shape[1], q.shape[2]
     keys = k[:, [head // group for head in heads]]
     visible = visible_mask(first, torch.arange(n, device=q.device), n)
-    return rule.heads(heads).weights(q[:, heads] @ keys.mT * rule.scaling, visible)
+    dtype = working_dtype(q.dtype)
+    return rule.heads(heads).weights(q[:, heads].to(dtype) @ keys.mT.to(dtype) * rule.scaling, visible)
 
 
 def default_scaling(module: Any, query: Tensor) -> float:

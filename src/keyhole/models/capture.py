@@ -6,7 +6,7 @@ block outputs. Nothing is copied unless the model writes into it later. The seco
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from keyhole.errors import KeyholeError
 from keyhole.models import attention
 from keyhole.models.attention import AttentionRule, window_starts
-from keyhole.models.facts import Rotary, read_norm
+from keyhole.models.facts import Rotary, mlp_facts, read_norm
 from keyhole.models.families import Family
-from keyhole.models.numbers import exact_matmul, working_dtype
+from keyhole.models.numbers import exact_matmul, is_half, working_dtype
 from keyhole.models.run import AttentionRun, LayerRun
-from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv, submodule
+from keyhole.models.weights import Dims, HeadOut, optional, read_qk_norm, split_qkv, submodule
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Notes:
     attn: nn.Module | None
     resid: Tensor | None = None
     mlp: Tensor | None = None
+    mid: Tensor | None = None  # in half precision: the residual stream that the MLP reads
     mixer: Tensor | None = None
     attn_out: Tensor | None = None  # the input of a norm on the attention output
     attn_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -58,13 +59,20 @@ Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
 
 
 def capture(
-    hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None, *, all_logits: bool = True
+    hf: Any,
+    family: Family,
+    ids: Tensor,
+    prepare: Prepare | None = None,
+    *,
+    all_logits: bool = True,
+    head_out: Callable[[], HeadOut] | None = None,
 ) -> Captured:
     """Run a batch of token ids, padded on the right, through the model's own code and note what it did.
 
     Right padding needs no padding mask: a causal query never sees what comes after it. `prepare` may add hooks of its
     own (interventions do); they are removed with the others. Without `all_logits` the unembedding, a third of a small
-    model's work, is spared where the model's code allows it.
+    model's work, is spared where the model's code allows it. With `head_out` logits of half precision are computed in
+    float32 from the last residual stream: rounded ones would be too coarse to compare.
     """
     if hf.training:
         raise KeyholeError(_TRAINING)
@@ -75,16 +83,27 @@ def capture(
         stack.enter_context(exact_matmul())
         for notes in layers:
             watch_layer(stack, notes, family)
+            if is_half(hf.dtype):
+                watch_mid(stack, notes, hf.config)
         _before(stack, submodule(hf, family.final_norm), lambda args, kwargs: final.append(args[0]))
         if family.routed:
-            stack.enter_context(_recorded(layers))
+            stack.enter_context(recorded({id(notes.attn): notes for notes in layers}))
         stack.enter_context(attention_named(hf, attention.NAME if family.routed else family.implementation))
         _forget_longer_prompts(hf)
         if prepare is not None:
             prepare(stack, layers)
-        spared = {} if all_logits or not _can_spare_logits(hf) else {"logits_to_keep": 1}
+        anew = head_out is not None and is_half(hf.dtype)
+        spared = {"logits_to_keep": 1} if (anew or not all_logits) and _can_spare_logits(hf) else {}
         logits = hf(input_ids=ids, use_cache=False, return_dict=True, **spared).logits
+        if anew and head_out is not None:
+            logits = float_logits(hf, family, final[0] if all_logits else final[0][:, -1:], head_out())
     return Captured(layers, final[0], logits)
+
+
+def float_logits(hf: Any, family: Family, final: Tensor, out: HeadOut) -> Tensor:
+    """The logits of a last residual stream [batch, pos, d_model], in float32 or better whatever its precision."""
+    scale = frozen_scale(submodule(hf, family.final_norm), final, family)
+    return out.logits((final.to(scale.dtype) / scale[..., None]).to(out.W_U.device) @ out.W_U)
 
 
 def _can_spare_logits(hf: Any) -> bool:
@@ -141,6 +160,15 @@ def watch_layer(stack: ExitStack, notes: Notes, family: Family) -> None:
             _after(stack, optional(notes.attn, name), keep_projection(name))
 
 
+def watch_mid(stack: ExitStack, notes: Notes, config: Any) -> None:
+    """A hook for the residual stream between attention and MLP, where a layer has one."""
+    facts = mlp_facts(config)
+    if facts is None or facts.parallel:
+        return
+    reader = optional(notes.block, facts.norm or facts.module)
+    _before(stack, reader, lambda args, kwargs: setattr(notes, "mid", args[0]))
+
+
 def _before(stack: ExitStack, module: nn.Module | None, keep: Any) -> None:
     if module is not None:
         hook = module.register_forward_pre_hook(lambda _, args, kwargs: keep(args, kwargs), with_kwargs=True)
@@ -162,9 +190,8 @@ def _forget_longer_prompts(hf: Any) -> None:
 
 
 @contextmanager
-def _recorded(layers: tuple[Notes, ...]) -> Iterator[None]:
-    """Let Keyhole's attention function write q, k and v into the notes of its layer."""
-    by_module = {id(notes.attn): notes for notes in layers}
+def recorded(by_module: Mapping[int, Notes]) -> Iterator[None]:
+    """Let Keyhole's attention function write q, k and v into the notes of its layer, by the id of its module."""
 
     def record(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, first: Tensor, rule: AttentionRule) -> None:
         notes = by_module[id(module)]
@@ -199,7 +226,8 @@ def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerR
     """Freeze what the hooks noted in one layer."""
     assert notes.resid is not None
     attention = None if notes.attn is None else attention_batch(notes, notes.attn, family, dims)
-    return LayerRun(notes.resid, attention, notes.mixer, mlp_writes(notes, family, config))
+    mid = None if notes.mid is None else notes.mid.view(notes.resid.shape)  # OPT flattens batch and position
+    return LayerRun(notes.resid, attention, notes.mixer, mlp_writes(notes, family, config), mid)
 
 
 def mlp_writes(notes: Notes, family: Family, config: Any) -> Tensor:

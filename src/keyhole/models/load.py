@@ -22,7 +22,7 @@ from keyhole.files import is_file, is_folder, user_path
 from keyhole.models.families import FAMILIES
 from keyhole.models.gguf import Opened, open_gguf, quiet_libraries
 from keyhole.models.model import Model, make_model
-from keyhole.models.numbers import tolerance_of
+from keyhole.models.numbers import pass_tolerance
 from keyhole.models.organism import NAME, folder
 from keyhole.strict import shortened
 
@@ -83,7 +83,7 @@ def _without_bridges(bridge: Any, inside: Any) -> Any:
     with torch.no_grad():
         ours, its = (model(ids) for model in (hf, bridge))
         ours, its = (torch.log_softmax(getattr(out, "logits", out).double(), -1) for out in (ours, its))
-    if not float((ours - its).abs().max()) <= 10 * tolerance_of(inside.dtype) * float(its.abs().max()):
+    if not float((ours - its).abs().max()) <= 10 * pass_tolerance(inside.dtype) * float(its.abs().max()):
         raise KeyholeError(
             "the Hugging Face model inside this bridge does not give the bridge's answers, for its weights were "
             "changed (enable_compatibility_mode folds them): give keyhole.load the model's name, or a pair (hf_model, "

@@ -91,7 +91,7 @@ class Model:
         for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
             longest = max(len(encoded[i].ids) for i in batch)
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
-            captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device))
+            captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device), head_out=self.head_out)
             layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
             made_with = self._stamp()
             for row, i in enumerate(batch):

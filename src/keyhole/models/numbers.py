@@ -48,7 +48,7 @@ def require_finite_run(residuals: Sequence[Tensor], logits: Tensor) -> None:
             token = int((~torch.isfinite(resid)).any(-1).int().argmax())
             where = f"the input of layer {layer}" if layer < len(residuals) - 1 else "the last residual stream"
             _refuse(f"{where} at token {token} is", resid.dtype)
-    _refuse("its logits are", logits.dtype)
+    _refuse("its logits are", residuals[-1].dtype)
 
 
 def require_finite_heads(layer: int, *tensors: Tensor) -> None:
@@ -76,6 +76,27 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     (torch.float32, torch.float64)
     """
     return torch.promote_types(dtype, torch.float32)
+
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+
+
+def is_half(dtype: torch.dtype) -> bool:
+    """Is this a half precision, in which what a model adds up is rounded enough to be accounted for?
+
+    >>> is_half(torch.bfloat16), is_half(torch.float32)
+    (True, False)
+    """
+    return dtype in HALF_PRECISION
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """The largest relative error of one rounding to the nearest.
+
+    >>> unit_roundoff(torch.bfloat16), unit_roundoff(torch.float16)
+    (0.00390625, 0.00048828125)
+    """
+    return torch.finfo(dtype).eps / 2
 
 
 @contextmanager
@@ -138,9 +159,9 @@ def require_same_weights(ours: str | None, theirs: str | None, refusal: str) -> 
 
 # When is a decomposition exact? When it differs from the model's own numbers by no more than rounding.
 
-# Half precision rounds the residual stream itself. Models in float64 mostly compute their norms in float32, hence 1e-5.
-_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-2}
-_HALF_PRECISION = (torch.float16, torch.bfloat16)
+# Models in float64 mostly compute their norms in float32, hence 1e-5. In half precision what was rounded away is a
+# writer of its own, so that everything adds up as in float32 (see `keyhole.tracing.rounding`).
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}
 _UNKNOWN = "This model computes something Keyhole does not know; see `keyhole check`."
 
 
@@ -160,15 +181,19 @@ def require_exact(error: float, dtype: torch.dtype, quantity: str) -> None:
     if not error <= tolerance_of(dtype):
         raise KeyholeError(
             f"{quantity} cannot be reconstructed: the error is {error:.1e} of the largest value, more than "
-            f"{tolerance_of(dtype):.0e}. {rounding_advice(dtype) or _UNKNOWN}"
+            f"{tolerance_of(dtype):.0e}. {_UNKNOWN}"
         )
 
 
-def rounding_advice(dtype: torch.dtype) -> str | None:
-    """In half precision, the most likely cause of an error and what to do; None in float32 and float64."""
-    if dtype not in _HALF_PRECISION:
-        return None
-    return (
-        f"Rounding in {str(dtype).removeprefix('torch.')} can be that large where activations are large: load the "
-        "model in float32 (--dtype float32; in Python dtype=torch.float32)."
-    )
+def require_rounding(size: float, bound: float, dtype: torch.dtype, quantity: str) -> None:
+    """Refuse what is taken for rounding and is larger than its precision can make it; both numbers are of one entry."""
+    if not size <= bound:
+        raise KeyholeError(
+            f"{quantity} cannot be reconstructed: they are {size:.1e} apart where rounding in "
+            f"{str(dtype).removeprefix('torch.')} explains {bound:.1e}. {_UNKNOWN}"
+        )
+
+
+def pass_tolerance(dtype: torch.dtype) -> float:
+    """By how much two passes may differ that compute the same in another order, relative to the largest value."""
+    return {torch.float16: 5e-3, torch.bfloat16: 5e-2}.get(dtype) or tolerance_of(dtype)

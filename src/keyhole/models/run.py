@@ -14,7 +14,7 @@ from keyhole.brief import Head, brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.facts import Rotary
-from keyhole.models.numbers import exact_matmul, working_dtype
+from keyhole.models.numbers import exact_matmul, is_half, working_dtype
 from keyhole.models.tokens import Prompt, prompt_text
 from keyhole.settings.fields import chosen, old_keyword
 from keyhole.settings.measuring import SufficientOptions, SufficientSettings
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.candidates import Keys
     from keyhole.tracing.firing import Firing, Tau
     from keyhole.tracing.mlp_causes import Constants, MlpWrite
+    from keyhole.tracing.rounding import Rounded
     from keyhole.tracing.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
@@ -113,6 +114,7 @@ class LayerRun:
     attention: AttentionRun | None
     mixer: Float[Tensor, "*runs pos d_model"] | None  # the write of a token-mixing block that is not attention
     mlp: Float[Tensor, "*runs pos d_model"]
+    mid: Float[Tensor, "*runs pos d_model"] | None = None  # what the MLP read; in half precision, not if parallel
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +128,11 @@ class Run:
     layers: tuple[LayerRun, ...] = field(repr=False)  # what every layer read and wrote
     final_resid: Float[Tensor, "pos d_model"] = field(repr=False)  # what the final norm reads
     final_scale: Float[Tensor, "pos"] = field(repr=False)
-    logits: Float[Tensor, "pos vocab"] = field(repr=False)  # of the next token, at every token
+    logits: Float[Tensor, "pos vocab"] = field(repr=False)  # of the next token, at every token; in float32 or better
     _stamp: int = field(repr=False)  # of the weights that made this run
     edits: tuple[Any, ...] = field(default=(), repr=False)  # with which it was made (see `keyhole.edits`)
+    _rounded: "dict[int, Rounded]" = field(default_factory=dict, repr=False)  # by layer, once they are computed
+    _explained: list[bool] = field(default_factory=list, repr=False)  # has something: rounding explains what it should
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -141,6 +145,24 @@ class Run:
         from keyhole.web.reprs import run_html
 
         return run_html(self)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of its residual stream, which is the model's."""
+        return self.layers[0].resid.dtype
+
+    @property
+    def is_rounded(self) -> bool:
+        """Is it in half precision, where what was rounded away is a writer of its own?"""
+        return is_half(self.dtype)
+
+    def rounded(self, layer: int) -> "Rounded":
+        """What one layer of a run in half precision rounded away. See `keyhole.tracing.rounding`."""
+        from keyhole.tracing.rounding import rounded
+
+        if layer not in self._rounded:
+            self._rounded[layer] = rounded(self, layer)
+        return self._rounded[layer]
 
     def attention_run(self, layer: int) -> AttentionRun:
         """The attention record of a layer, or an error that says why there is none."""
@@ -157,6 +179,11 @@ class Run:
             raise KeyholeError("this run was made with edits, which no trace explains: ask the run without them.")
         if self._stamp != self.model._stamp():
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
+        if self.is_rounded and not self._explained:
+            from keyhole.tracing.exactness import require_explained
+
+            require_explained(self)
+            self._explained.append(True)
 
     def pattern(self, layer: int) -> Float[Tensor, "heads pos pos"]:
         """All attention weights of a layer (quadratic in prompt length; rows: `run.attention_run(l).weights`)."""

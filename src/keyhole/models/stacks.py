@@ -33,6 +33,7 @@ def cut_layer(layer: LayerRun, row: int, n: int) -> LayerRun:
         attention=None if layer.attention is None else cut_attention(layer.attention, row, n),
         mixer=None if layer.mixer is None else layer.mixer[row, :n],
         mlp=layer.mlp[row, :n],
+        mid=None if layer.mid is None else layer.mid[row, :n],
     )
 
 
@@ -58,11 +59,13 @@ def stack_layer(runs: Sequence["Run"], layer: int) -> LayerRun:
     layers = [run.layers[layer] for run in runs]
     heads = [record.attention for record in layers if record.attention is not None]
     mixers = [record.mixer for record in layers if record.mixer is not None]
+    mids = [record.mid for record in layers if record.mid is not None]
     return LayerRun(
         resid=stack([record.resid for record in layers]),
         attention=_stack_attention(heads) if heads else None,
         mixer=stack(mixers) if mixers else None,
         mlp=stack([record.mlp for record in layers]),
+        mid=stack(mids) if mids else None,
     )
 
 
@@ -184,7 +187,7 @@ def visit(model: "Model", batch: Sequence[Encoded], see: See) -> None:
             q, k, _, first, rule, rotary = read_attention(notes, notes.attn, model.family, model.dims)
             require_finite_heads(layer, q, k)
             see(layer, Seen(q, k, first, rule, rotary))
-        notes.resid = notes.mlp = notes.mixer = notes.attn_out = notes.qkv = None
+        notes.resid = notes.mlp = notes.mid = notes.mixer = notes.attn_out = notes.qkv = None
         notes.projected.clear()
         notes.attn_kwargs.clear()
 

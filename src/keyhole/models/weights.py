@@ -140,7 +140,7 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
     if attn is None:
         return None
     (W_Q, b_Q, c_Q), (W_K, b_K, c_K) = read_queries_keys(layer, attn, family, dims)
-    W_V, b_V = fold_input(*_projections(attn, family, dims)[2], _input_norm(layer, family))
+    W_V, b_V = fold_input(*projections(attn, family, dims)[2], _input_norm(layer, family))
     out = submodule(attn, family.out)
     W_O = matrix_of(out).view(dims.heads, dims.d_head, dims.d_model)
     b_O = bias_of(out, W_O)
@@ -162,7 +162,7 @@ def read_queries_keys(
     channel of rounding noise appears.
     """
     norm, folded = _input_norm(layer, family), []
-    for side, (W, b) in enumerate(_projections(attn, family, dims)[:2]):
+    for side, (W, b) in enumerate(projections(attn, family, dims)[:2]):
         qk_norm, to = read_qk_norm(attn, family, side), dtype or W.dtype
         W, b = fold_input(W.to(to), b.to(to), None if norm is None else norm.to(to))
         folded.append(_fold_qk_norm(W, b, None if qk_norm is None else qk_norm.to(to)))
@@ -175,7 +175,7 @@ def read_unnormed(
 ) -> list[tuple[Float[Tensor, "heads d_model d_head"], Float[Tensor, "heads d_head"]]]:
     """(W, b) of queries, keys and values with the norm before them folded in, but not a norm on queries and keys."""
     norm = _input_norm(layer, family)
-    return [fold_input(W, b, norm) for W, b in _projections(attn, family, dims)]
+    return [fold_input(W, b, norm) for W, b in projections(attn, family, dims)]
 
 
 def _input_norm(layer: nn.Module, family: Family) -> Norm | None:
@@ -201,7 +201,7 @@ def read_qk_norm(attn: nn.Module, family: Family, side: int) -> Norm | None:
     return None if module is None else read_norm(module, family.norm, family.norm_adds_one)
 
 
-def _projections(attn: nn.Module, family: Family, dims: Dims) -> list[tuple[Tensor, Tensor]]:
+def projections(attn: nn.Module, family: Family, dims: Dims) -> list[tuple[Tensor, Tensor]]:
     """(W [heads, d_model, d_head], b [heads, d_head]) for q, k and v, as the model stores them."""
     modules = [submodule(attn, name) for name in family.qkv]
     if family.fused is not None:

@@ -4,7 +4,8 @@
 
 The rest is zero unless a head's Omega is rank deficient: RoPE can turn a query out of what such a head reads. Queries
 and keys come from folded weights and frozen scales, not from the captured ones, so that comparing these scores with
-the model's own compares two independent ways to them.
+the model's own compares two independent ways to them. In half precision they are the captured ones, rounded as they
+are; what folded weights give is compared apart.
 """
 
 import math
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from keyhole.brief import Head, brief
 from keyhole.errors import KeyholeError
-from keyhole.models.numbers import exact_matmul, require_exact
+from keyhole.models.numbers import exact_matmul, is_half, require_exact
 from keyhole.models.stacks import attention_of, read_keys, read_queries
 from keyhole.qk.omega import Basis, Omega, omega
 
@@ -72,12 +73,14 @@ def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis
 def layer_in_channels(layer: "LayerRun", w: "LayerWeights", om: Omega, head: int | None = None) -> InChannels:
     """`in_channels` for a layer of one run, or of several side by side."""
     record = attention_of(layer)
-    if head is None:
-        heads, k = slice(None), read_keys(layer, w).repeat_interleave(record.group, dim=-3)
+    heads = slice(None) if head is None else slice(head, head + 1)
+    kv_heads = slice(None) if head is None else slice(record.kv(head), record.kv(head) + 1)
+    if is_half(record.q.dtype):  # what was rounded in them is their head's, as in the search; see tracing.rounding
+        q, k = (x.to(record.norm_scale) for x in (record.q[..., heads, :, :], record.k[..., kv_heads, :, :]))
     else:
-        kv = record.kv(head)
-        heads, k = slice(head, head + 1), read_keys(layer, w, slice(kv, kv + 1))
-    q, G_d, G_s = record.rule.scaling * read_queries(layer, w, heads), om.G_d[heads], om.G_s[heads]
+        q, k = read_queries(layer, w, heads), read_keys(layer, w, kv_heads)
+    k = k.repeat_interleave(record.group, dim=-3) if head is None else k
+    q, G_d, G_s = record.rule.scaling * q, om.G_d[heads], om.G_s[heads]
     a, deficient, unread = q @ G_d, om.rank[heads] < k.shape[-1], None
     if bool(deficient.any()):
         unread = torch.where(deficient[:, None, None], q - a @ G_s, 0.0)

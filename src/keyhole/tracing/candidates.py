@@ -210,6 +210,8 @@ def dest_candidates(places: Places) -> Candidates:
         turning, at = record.rotary.at(dest), None
         coord = _turned_at(reads.q_moved[pair], turning) @ G_d
         local = _turned_at(torch.cat([local, offset], dim=1), turning) @ G_d
+    if (missed := writes.rounded_in(layer, "dest")) is not None:
+        local[:, -1] += (missed[run, head, dest][:, None] @ G_d)[:, 0]
     gain = record.rule.scaling * (places.w.to(B.dtype)[:, None] @ B)[:, 0]
 
     def build(firings: Tensor, components: Tensor, channels: Tensor) -> Tensor:
@@ -240,6 +242,8 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
         offered = torch.cat([offered, offset @ G_s[:, None].mT], dim=1)  # [firing, local, pos, channel]
     else:
         offered = record.rotary.rotate(torch.cat([offered, offset], dim=1)) @ G_s[:, None].mT
+    if (missed := writes.rounded_in(layer, "src")) is not None:
+        offered[:, -1] += missed[run, kv] @ G_s.mT
     local = torch.einsum("ft,fctk->fck", pull, offered)
     per_move = per_key[:, None] / writes.out_scale[run, :n_layers]  # [firing, layers, pos]
     coord, factor = reads.k_moved, a.new_zeros(len(a), 0)

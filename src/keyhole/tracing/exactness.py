@@ -2,6 +2,10 @@
 
 Scores are summed from channels, residual streams from writers, logits from the last residual stream, and what MLPs
 write from their folded weights.
+
+In half precision what was rounded away is a writer, so that a run adds up whatever Keyhole believes of its model. So
+the facts are checked apart: the same is summed up in float32, by the model's own code on float32 copies of a layer's
+weights at a time, once for a model.
 """
 
 import math
@@ -17,11 +21,13 @@ from torch import Tensor
 from keyhole._moved import attributes_of
 from keyhole.brief import brief
 from keyhole.models.capture import plain_logits
-from keyhole.models.mlps import NoMlp
-from keyhole.models.numbers import exact_matmul, tolerance_of
+from keyhole.models.mlps import NoMlp, read_mlp
+from keyhole.models.numbers import exact_matmul, require_exact, tolerance_of
 from keyhole.models.stacks import read_values, stack
+from keyhole.models.widened import float_copy, widened_logits, widened_run
 from keyhole.qk.channels import layer_in_channels
 from keyhole.tracing.mlp_places import mlp_places
+from keyhole.tracing.rounding import Rounding, layer_rounding, require_bounded, rounding_of, sizes_of
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -45,6 +51,8 @@ class LayerCheck:
     deficient_heads: int  # heads with directions that no channel holds: their scores have a rest
     largest_term: float | None = None  # upper bound of any score's split, relative to the largest score of the head
     mlp: float | None = None  # of what the MLP writes, from its folded weights; None: not compared
+    rounded: float | None = None  # in half precision: what it rounded away, relative to the stream after it; the median
+    rounded_bound: float | None = None  # the largest share of what rounding explains that any entry of it uses
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ class Check:
     layers: tuple[LayerCheck, ...]
     logits: float  # error of the logits of everything that was written
     plain_pass: float | None = None  # of the recorded pass against one with the model's own attention; None: not run
+    rounding: Rounding | None = None  # what half precision rounded away; errors are those in float32, then
 
     @property
     def scores(self) -> float:
@@ -81,7 +90,8 @@ class Check:
     def exact(self) -> bool:
         """Do all errors stay within what rounding explains?"""
         errors = (self.scores, self.residuals, self.logits, self.plain_pass or 0.0, self.mlps or 0.0)
-        return all(e <= self.tolerance for e in errors)
+        bounded = self.rounding is None or self.rounding.share <= 1
+        return all(e <= self.tolerance for e in errors) and bounded
 
     if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
         __getattr__ = attributes_of("Check")
@@ -95,8 +105,8 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     Args:
         model: As `keyhole.load` returns it.
         prompt: Text or token ids. Default: 24 random tokens.
-        tolerance: Errors up to here count as rounding. Default: 1e-4 in float32, 1e-5 in float64, more in half
-            precision.
+        tolerance: Errors up to here count as rounding. Default: 1e-4, and 1e-5 in float64. Of a model in half precision
+            these are errors in float32; what it rounds away is in `rounding`.
         seed: Of the random tokens.
 
     Returns:
@@ -108,6 +118,8 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     True
     """
     run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
+    if run.is_rounded:
+        return _check_rounded(run, check_widened(run, tolerance), tolerance)
     with exact_matmul():
         logits = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
         writes = Writes([run])
@@ -117,8 +129,69 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     return replace(result, plain_pass=error, layers=layers)
 
 
+def _check_rounded(run: "Run", facts: Check, tolerance: float | None) -> Check:
+    """The same in half precision: in float32, in the run itself with what was rounded away, and how much that is."""
+    (own,) = check_runs(Writes([run]), tolerance=tolerance)
+    layers = [layer_rounding(run, layer) for layer in range(len(run.layers))]
+    together = [
+        replace(
+            fact,
+            scores=_larger(fact.scores, here.scores),
+            residual=_worst([fact.residual, here.residual]),
+            rounded=size,
+            rounded_bound=bounds.share,
+        )
+        for fact, here, bounds, size in zip(facts.layers, own.layers, layers, sizes_of(run), strict=True)
+    ]
+    return replace(
+        own,
+        plain_pass=facts.plain_pass,
+        layers=tuple(together),
+        logits=_worst([facts.logits, own.logits]),
+        rounding=rounding_of(run, layers),
+    )
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else _worst([a, b])
+
+
+def check_widened(run: "Run", tolerance: float | None = None) -> Check:
+    """`check` on the prompt of a run in half precision, all in float32."""
+    model, wide = run.model, widened_run(run.model, run)
+    with exact_matmul():
+        plain, writes = widened_logits(model, run), Writes([wide])
+        (result,) = check_runs(writes, tolerance=tolerance)
+        layers = []
+        for errors in result.layers:  # the weights of one MLP at a time
+            block = float_copy(model.blocks[errors.layer])
+            writes._mlps[errors.layer] = read_mlp(block, model.family, model.hf.config)
+            layers.append(replace(errors, mlp=_mlp_error(writes, errors.layer)))
+            del writes._mlps[errors.layer]
+        (error,) = _relative((wide.logits - plain)[None], plain[None], writes.inside)
+    return replace(result, plain_pass=error, layers=tuple(layers))
+
+
+def facts_of(model: "Model") -> Check:
+    """Do the facts of a model in half precision hold? Checked in float32, once, on random tokens."""
+    return model._cached(("facts",), model.hf.parameters, lambda: check_widened(model.run(random_ids(model))))
+
+
+def require_explained(run: "Run") -> None:
+    """Refuse a run in half precision of a model whose facts are wrong, or in which rounding does not explain a gap."""
+    facts = facts_of(run.model)
+    of = "of this model, computed in float32,"
+    for name, error in (("scores", facts.scores), ("residual streams", facts.residuals), ("logits", facts.logits)):
+        require_exact(error, torch.float32, f"the {name} {of}")
+    assert facts.plain_pass is not None
+    require_exact(facts.plain_pass, torch.float32, f"the logits {of} recorded and in a plain pass,")
+    require_bounded(run)
+
+
 def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
-    """`check` of a run that exists, without the plain pass."""
+    """`check` of a run that exists, without the plain pass; in half precision, with facts checked on other tokens."""
+    if run.is_rounded:
+        return _check_rounded(run, facts_of(run.model), tolerance)
     (result,) = check_runs(Writes([run]), tolerance=tolerance)
     return result
 
@@ -139,19 +212,23 @@ def check_runs(
             layer, errors = writes.layer(index), dict[str, list[Any]]()
             if layer.attention is not None:
                 errors = _score_errors(writes, index)
+                # in half precision a value is compared with what rounding explains, and in float32
                 values = read_values(layer, writes.folded(index)) - layer.attention.v
+                values = torch.zeros_like(values) if writes.runs[0].is_rounded else values
                 errors["values"] = _relative(values, layer.attention.v, writes.inside)
                 total = total.to(layer.resid.device) + _attention_written(writes, index, at)
             if layer.mixer is not None:
                 total = total + layer.mixer[:, at]
             total = total + layer.mlp[:, at]
+            if writes.runs[0].is_rounded:
+                total = total + writes.rounding(index)[:, at].to(total)
             after = (writes.layer(index + 1).resid if index + 1 < depth else writes.final_resid)[:, at]
             errors["residual"] = _relative(total - after.to(total), after, inside)
             for row, checked in enumerate(layers):
                 of_run = {name: column[row] for name, column in errors.items()}
                 checked.append(LayerCheck(index, **{**_NO_ATTENTION, **of_run}))
         logits = _logits_errors(writes, total, at, logits_at)
-    dtype = writes.runs[0].logits.dtype
+    dtype = writes.runs[0].dtype
     return [
         Check(
             model=writes.model.name,

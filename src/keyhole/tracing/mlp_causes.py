@@ -25,6 +25,7 @@ from keyhole.settings.tracing import Constants as Constants
 from keyhole.settings.tracing import check_cover
 from keyhole.tracing.mlp_attribution import Parts, parts_at
 from keyhole.tracing.mlp_places import Along, Places, mlp_places, norm_scale, weights_of
+from keyhole.tracing.rounding import require_mlp
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -272,7 +273,10 @@ def explain_mlp(
         places = mlp_places(
             Writes([run]), [(0, token)], weights_of(run, layer), layer, constants=constants == "baseline"
         )
-        require_exact(float(places.errors), run.logits.dtype, f"the MLP of layer {layer}")
+        if run.is_rounded:
+            require_mlp(places)
+        else:
+            require_exact(float(places.errors), run.dtype, f"the MLP of layer {layer}")
         (write,) = explain_places(places, direction.to(places.x)[None], cover)
     if not write.value > 0:
         raise NothingToTraceError(

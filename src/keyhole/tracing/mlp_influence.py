@@ -18,6 +18,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.mlps import NoMlp
 from keyhole.models.numbers import tolerance_of
 from keyhole.tracing.candidates import Sites
+from keyhole.tracing.exactness import facts_of
 from keyhole.tracing.mlp_attribution import parts_at
 from keyhole.tracing.mlp_causes import Cause, covering, explain_places
 from keyhole.tracing.mlp_directions import (
@@ -32,6 +33,7 @@ from keyhole.tracing.mlp_directions import (
     values_along,
 )
 from keyhole.tracing.mlp_places import Places, mlp_places, weights_of
+from keyhole.tracing.rounding import mlp_bound
 from keyhole.tracing.settings import answer_directions
 from keyhole.tracing.upstream import Writes
 
@@ -105,14 +107,13 @@ class Flows:
 
     def _hand_on_mlps(self, keys: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
         """MLPs that are reconstructed along the direction they are read hand on what they carry."""
-        wrote, limit = places.wrote, tolerance_of(self.writes.runs[0].logits.dtype)
-        along, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
+        along, limits = (D * places.wrote).sum(1).tolist(), self._limits_of(places, D)
         readers, rows, g = list[Reader](), list[int](), list[Tensor]()
         for i, write in enumerate(explain_places(places, D, self.settings.cover)):
             (run, writer), value = keys[i], write.value
             flow = self.flows[run]
             g.append(write.g)
-            if not value > 0 or abs(along[i] - value) > limit * sizes[i]:
+            if not value > 0 or abs(along[i] - value) > limits[i]:
                 flow.reasons[writer] = "not rebuilt" if value > 0 else "at other keys"
                 continue
             flow.mlps[writer] = Shares.of(write)
@@ -120,6 +121,15 @@ class Flows:
                 readers.append((run, who, share, part * value))
                 rows.append(i)
         self.directions.add(readers, torch.stack(g), rows)
+
+    def _limits_of(self, places: Places, D: Float[Tensor, "spot d_model"]) -> list[float]:
+        """How far what MLPs wrote along a direction may be from what their folded weights give."""
+        if self.writes.runs[0].is_rounded:
+            known = facts_of(self.writes.model).layers[places.layer].mlp
+            wrong = known is None or known > tolerance_of(torch.float32)
+            return [0.0] * len(D) if wrong else (D.abs() * mlp_bound(places)).sum(1).tolist()
+        limit = tolerance_of(self.writes.runs[0].dtype)
+        return [limit * size for size in (D.norm(dim=1) * places.wrote.norm(dim=1)).tolist()]
 
     def explain_firings(self, explained: "Explained") -> None:
         """The heads of a layer: what they move, in one pass, and where they look, side by side."""

@@ -103,7 +103,12 @@ class Places:
     @cached_property
     def computed(self) -> Float[Tensor, "spot d_model"]:
         """What the MLP writes in the run, from its folded weights."""
-        return self.weights.written(self._out(self.values)) / self.out_scale
+        return self.weights.written(self.projected) / self.out_scale
+
+    @cached_property
+    def projected(self) -> Float[Tensor, "spot d_model"]:
+        """What its last projection gives in the run, before any norm."""
+        return self._out(self.values)
 
     @property
     def errors(self) -> Float[Tensor, "spot"]:
@@ -124,7 +129,7 @@ class Places:
         family = self.stream.model.family
         norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
         assert norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
-        return norm.scale(self._out(self.values))[:, None]
+        return norm.scale(self.projected)[:, None]
 
     def write(self, x: Float[Tensor, "spot d_model"]) -> Float[Tensor, "spot d_model"]:
         """What the MLP would write if it read x, with the scales and the routing of the run."""
@@ -262,6 +267,8 @@ def mlp_input(
     rounding error where that write is very large (massive activations).
     """
     where, record = index_of(spots, writes), writes.layer(layer)
+    if record.mid is not None:  # in half precision, where sums are rounded
+        return record.mid[where].double()
     x = record.resid[where].double()
     if weights.parallel:
         return x

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.circuits.records import OFFSETS, Kind, Writer
+from keyhole.circuits.records import OFFSETS, Kind, SideName, Writer
 from keyhole.models.mlps import MlpWeights, NoMlp
 from keyhole.models.run import AttentionRun, LayerRun
 from keyhole.models.stacks import stack, stack_layer
@@ -149,6 +149,8 @@ class Writes:
             if record.mixer is not None:
                 slots.append(("mixer", layer))
             slots.append(("mlp", layer))
+            if self.runs[0].is_rounded:
+                slots.append(("rounding", layer))
         return slots
 
     @cached_property
@@ -169,9 +171,25 @@ class Writes:
         record = self.layer(layer)
         if kind == "bias":
             return biases_of(self.record(layer), self.folded(layer), list(range(self.n)))
+        if kind == "rounding":
+            return self.rounding(layer)
         vectors = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
         assert vectors is not None
         return vectors.to(self.dtype)
+
+    def rounding(self, layer: int) -> Float[Tensor, "runs pos d_model"]:
+        """What a layer rounded away, in half precision."""
+        return stack([run.rounded(layer).stream for run in self.runs])
+
+    def rounded_in(self, layer: int, side: SideName) -> Float[Tensor, "runs heads pos d_head"] | None:
+        """What rounding in half precision made of a layer's rotated queries (dest) or keys (src); None: full precision.
+
+        Of query heads, or of KV heads.
+        """
+        if not self.runs[0].is_rounded:
+            return None
+        missed = [run.rounded(layer) for run in self.runs]
+        return stack([x for each in missed if (x := each.q if side == "dest" else each.k) is not None])
 
     def biases(self, layer: int, dests: list[int]) -> Float[Tensor, "runs dest d_model"]:
         """What a layer's attention adds at some tokens whatever it attends to."""

@@ -2,9 +2,9 @@
 
 Who wrote the residual stream? Its exact split into embedding, heads per source token, MLPs and biases.
 
-    x^l_t = e_t + sum over l' < l of [ sum_h sum_b A_tb (v_b - b_V) W_O / m_t  +  bias_t  +  mlp_t ]
+    x^l_t = e_t + sum over l' < l of [ sum_h sum_b A_tb (v_b - b_V) W_O / m_t  +  bias_t  +  mlp_t  +  rounding_t ]
 
-with m_t the frozen scale of a norm on the attention output (1 where there is none). A value bias reaches t
+where nothing is rounded away but in half precision (see `keyhole.tracing.rounding`), and with m_t the frozen scale of a norm on the attention output (1 where there is none). A value bias reaches t
 through every key at once, so it belongs to the layer's bias: weighted by the row sum of A, which is 1 unless
 the head has a sink.
 """
@@ -66,8 +66,11 @@ def split(run: "Run", layer: int, pos: int | str) -> Split:
                 vectors.append(record.mixer[t][None])
             writers.append(Writer("mlp", index, None, t, t))
             vectors.append(record.mlp[t][None])
-        stacked = torch.cat([v.to(residual.device, vectors[-1].dtype) for v in vectors])
-        difference = stacked.sum(0).to(residual.dtype) - residual
+            if run.is_rounded:
+                writers.append(Writer("rounding", index, None, t, t))
+                vectors.append(run.rounded(index).stream[t][None])
+        stacked = torch.cat([v.to(residual.device, run.final_scale.dtype) for v in vectors])
+        difference = stacked.sum(0) - residual
         error = float(difference.abs().max() / residual.abs().max())
     require_exact(error, residual.dtype, f"the writers at layer {layer}, token {t}")
     return Split(layer, t, tuple(writers), stacked, residual, error)
@@ -134,7 +137,12 @@ def read_of(run: "Run", head: Head, signal: Signal, tokens: Sequence[int]) -> Fl
     at, kv, dest = list(tokens), w.kv(index), side == "dest"
     scale = (record.q_scale[index] if dest else record.k_scale[kv])[at][:, None]
     read = scale * (w.b_Q[index] if dest else w.b_K[kv]) + (w.c_Q[index] if dest else w.c_K[kv])
-    return read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
+    read = read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
+    if not run.is_rounded:
+        return read
+    missed = run.rounded(layer)
+    assert missed.q is not None and missed.k is not None
+    return read + (missed.q[index] if dest else missed.k[kv])[at]
 
 
 def read_vectors(
@@ -166,6 +174,8 @@ def written_by(
         return (A @ v) @ w.W_O[writer.head] / record.out_scale[at][:, None]
     if writer.kind == "bias":
         return bias_writes(run, writer.layer, at)
+    if writer.kind == "rounding":
+        return run.rounded(writer.layer).stream[at]
     layer = run.layers[writer.layer]
     written = {"embedding": run.layers[0].resid, "mlp": layer.mlp, "mixer": layer.mixer}.get(writer.kind)
     assert written is not None, writer.kind

@@ -21,12 +21,11 @@ from keyhole.qk.channels import channels, check_head
 from keyhole.qk.firings import find_firings, head_map
 from keyhole.qk.omega import blocks
 from keyhole.tracing.answers import Likeliest, choose_targets, targets_of, token_ids
-from keyhole.tracing.exactness import Check, check_runs
+from keyhole.tracing.exactness import Check, check_run
 from keyhole.tracing.firing import Firing
 from keyhole.tracing.linear import answer_pushes
 from keyhole.tracing.mlp_causes import MlpWrite
 from keyhole.tracing.mlp_directions import read_along
-from keyhole.tracing.upstream import Writes
 from keyhole.web.server.bodies import Body, PromptBody, Words
 from keyhole.web.server.circuits import FiringBody, explained
 from keyhole.web.server.jobs import Reporter
@@ -89,7 +88,7 @@ def run(kept: Kept, body: RunBody, reporter: Reporter) -> dict[str, Any]:
 def _error(ran: Ran) -> dict[str, Any]:
     def make() -> Check:
         with exact_matmul(), ran.run.model._steady():
-            return check_runs(Writes([ran.run]))[0]
+            return check_run(ran.run)
 
     check = ran.results.get("check", make)
     errors = [check.scores, check.residuals, check.logits, check.mlps]
