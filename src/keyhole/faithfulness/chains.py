@@ -21,7 +21,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge, TracedMlp
 from keyhole.faithfulness.removals import Removal, Row
-from keyhole.intervene.cuts import Claim, left_agrees, left_tolerance
+from keyhole.intervene.cuts import Claim, left_tolerance
 from keyhole.intervene.removal import Cut, Metric, Mode, head_edit, predicted, vector_delta
 from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
 from keyhole.tracing.mlp_influence import ReadMlp, read_mlps
@@ -190,6 +190,7 @@ def _put(work: _Work, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edi
 
 def _causes_row(work: _Work, mlp: TracedMlp, gone: Sequence[_Gone]) -> Row:
     left, controls = gone[0].share, gone[1:]
+    tolerance = work.claims[mlp.node].tolerance(mlp.left, work.claims[mlp.node].removed)
     return Row(
         node=mlp.node,
         side="mlp",
@@ -197,12 +198,20 @@ def _causes_row(work: _Work, mlp: TracedMlp, gone: Sequence[_Gone]) -> Row:
         before=1.0,
         after=left,
         predicted=mlp.left,
-        agrees=left_agrees(left, mlp.left, work.run.logits.dtype),
+        agrees=abs(left - mlp.left) <= tolerance,
         control_drops=tuple(1 - control.share for control in controls),
         what="causes",
-        tolerance=left_tolerance(mlp.left, work.run.logits.dtype),
+        tolerance=tolerance,
         **_answers(work, [g.metric for g in gone]),
     )
+
+
+def _tolerance(work: _Work, edge: Edge, predicted: float) -> float:
+    """How far a reader may be from what was predicted of it; an MLP, by what rounding makes of its write."""
+    if edge.side != "mlp":
+        return left_tolerance(predicted, work.run.dtype)
+    change = work.changes[edge.sender][0] if edge.sender in work.changes else torch.zeros_like(work.run.final_resid[0])
+    return work.claims[edge.receiver].tolerance(predicted, -change)
 
 
 def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool = False) -> Row:
@@ -210,9 +219,9 @@ def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool 
     before = {"mlp": 1.0, "target": work.metric.of(work.run.logits[work.metric.at])}.get(edge.side)
     weight = work.circuit.attention[edge.receiver] if before is None else before
     assert weight is not None
-    agrees = None
+    agrees, tolerance = None, _tolerance(work, edge, effects[0].predicted)
     if promised and edge.side != "target":
-        agrees = left_agrees(effects[0].after, effects[0].predicted, work.run.logits.dtype)
+        agrees = abs(effects[0].after - effects[0].predicted) <= tolerance
     return Row(
         node=edge.receiver,
         side=edge.side,
@@ -223,7 +232,7 @@ def _row(work: _Work, index: int, effects: Sequence[_Effect], *, promised: bool 
         agrees=agrees,
         control_drops=tuple(weight - effect.after for effect in effects[1:]),
         what="chain",
-        tolerance=left_tolerance(effects[0].predicted, work.run.logits.dtype),
+        tolerance=tolerance,
         **_answers(work, [effect.metric for effect in effects]),
     )
 

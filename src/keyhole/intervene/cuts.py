@@ -20,6 +20,7 @@ from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, WriterEdit, rerun
 from keyhole.models.numbers import exact_matmul, tolerance_of
 from keyhole.tracing.mlp_attribution import Parts, norms_at
 from keyhole.tracing.mlp_places import Places
+from keyhole.tracing.rounding import mlp_bound
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -164,6 +165,22 @@ class Claim:
         """A write along the direction, as a share of the run's own."""
         return float(written @ self.direction.to(self.place.x)) / self.value
 
+    @cached_property
+    def removed(self) -> Float[Tensor, "d_model"]:
+        """What its causes wrote, which is taken from what it reads."""
+        row, writes = self.place.spots[0][0], self.place.stream
+        if not self.causes:
+            return torch.zeros_like(self.place.x[0])
+        return writes.written([row] * len(self.causes), self.causes).sum(0).to(self.place.x)
+
+    def tolerance(self, predicted: float, removed: Float[Tensor, "d_model"]) -> float:
+        """How far a share that is left may be from what was predicted, of an MLP that reads less by `removed`."""
+        allowed = left_tolerance(predicted, self.run.dtype)
+        if self.run.is_rounded:
+            (bound,) = mlp_bound(self.place, self.direction[None], removed[None].to(self.place.x))
+            allowed += bound / abs(self.value)
+        return allowed
+
     def removals(self, draws: int) -> list[Edits]:
         """Without its causes, and without as many other writers, each set next to them in norm."""
         row, writes = self.place.spots[0][0], self.place.stream
@@ -201,11 +218,6 @@ class CausesRemoved:
     agrees: bool  # is what is left what was predicted?
 
 
-def left_agrees(left: float, predicted: float, dtype: torch.dtype) -> bool:
-    """Is what is left of a write what was predicted, as far as the model's precision can tell?"""
-    return abs(left - predicted) <= left_tolerance(predicted, dtype)
-
-
 def left_tolerance(predicted: float, dtype: torch.dtype) -> float:
     """How far what is left of a write may be from what was predicted: relative to it, where it is more than all."""
     return max(AGREES, tolerance_of(dtype)) * max(1.0, abs(predicted))
@@ -234,7 +246,8 @@ def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> Cause
         result = rerun(run, claim.removals(draws))
         copies = range(len(result.captured.logits))
         shares = [claim.share(claim.left(result, copy, copy)) for copy in copies]
-        metrics = [metric.of(result.captured.logits[copy, metric.at]) for copy in copies]
+        metrics = [metric.of(result.logits(run, copy, metric.at)) for copy in copies]
+        tolerance = claim.tolerance(write.left, claim.removed)
     return CausesRemoved(
         predicted=write.left,
         left=shares[0],
@@ -242,7 +255,7 @@ def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> Cause
         metric_before=metric.of(run.logits[metric.at]),
         metric_after=metrics[0],
         control_metrics=tuple(metrics[1:]),
-        agrees=left_agrees(shares[0], write.left, run.logits.dtype),
+        agrees=abs(shares[0] - write.left) <= tolerance,
     )
 
 

@@ -9,6 +9,7 @@ architecture is served alike.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,10 +157,17 @@ def rerun_each(
 
 
 def batches(run: "Run", copies: Sequence[Edits]) -> list[list[int]]:
-    """Which copies share a forward pass, those that change the highest layers first."""
+    """Which copies share a forward pass, those that change the highest layers first.
+
+    In half precision those that begin at one layer: what is computed again below a change, in another batch, would be
+    rounded in another way.
+    """
     order = sorted(range(len(copies)), key=lambda i: -copies[i].first_layer)
     size = batch_size(run)
-    return [order[start : start + size] for start in range(0, len(order), size)]
+    groups = [order]
+    if run.is_rounded:
+        groups = [list(alike) for _, alike in groupby(order, lambda i: copies[i].first_layer)]
+    return [group[start : start + size] for group in groups for start in range(0, len(group), size)]
 
 
 def batch_size(run: "Run") -> int:

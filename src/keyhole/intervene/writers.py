@@ -191,13 +191,13 @@ def _gradients(run: "Run", metric: Metric) -> Gradients:
         nothing = [torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype) for _ in blocks]
         edits = [WriterEdit(*block, zero.requires_grad_()) for block, zero in zip(blocks, nothing, strict=True)]
         result = rerun(run, [Edits(writers=tuple(edits))], gradients=True)
-        by_block = torch.autograd.grad(metric.value(result.captured.logits[0, metric.at]), nothing)
+        by_block = torch.autograd.grad(metric.value(result.logits(run, 0, metric.at)), nothing)
     return dict(zip(blocks, by_block, strict=True))
 
 
 def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
     """Every writer of a run read along the gradient at its place, g . o_w: heads, and others."""
-    block = {"bias": "attention"}
+    block = {"bias": "attention", "rounding": "mlp"}  # what was rounded away joins the stream with the MLP's write
     local = [
         (vectors * gradients[block.get(kind, kind), layer]).sum(-1)
         for (kind, layer), vectors in zip(writes.local_slots, writes.local[0], strict=True)

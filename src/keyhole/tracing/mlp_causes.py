@@ -274,7 +274,7 @@ def explain_mlp(
             Writes([run]), [(0, token)], weights_of(run, layer), layer, constants=constants == "baseline"
         )
         if run.is_rounded:
-            require_mlp(places)
+            require_mlp(places, direction[None])
         else:
             require_exact(float(places.errors), run.dtype, f"the MLP of layer {layer}")
         (write,) = explain_places(places, direction.to(places.x)[None], cover)

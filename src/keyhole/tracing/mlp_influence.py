@@ -127,7 +127,7 @@ class Flows:
         if self.writes.runs[0].is_rounded:
             known = facts_of(self.writes.model).layers[places.layer].mlp
             wrong = known is None or known > tolerance_of(torch.float32)
-            return [0.0] * len(D) if wrong else (D.abs() * mlp_bound(places)).sum(1).tolist()
+            return [0.0] * len(D) if wrong else mlp_bound(places, D)
         limit = tolerance_of(self.writes.runs[0].dtype)
         return [limit * size for size in (D.norm(dim=1) * places.wrote.norm(dim=1)).tolist()]
 

@@ -14,7 +14,6 @@ rounded is bounded entry by entry: by the unit roundoff times the magnitudes tha
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -252,40 +251,53 @@ def _turned(size: Float[Tensor, "heads pos d_head"], rotary: Rotary | None) -> F
     return torch.maximum(absolute.rotate(size), absolute.transpose(size))  # one adds in the first of a pair, one in the other
 
 
-# And what an MLP writes? Errors of its pre-activations pass its neurons, which are not linear.
+# And what an MLP writes along a direction? A bound through two layers of sums would be a thousand times what happens:
+# roundings are as often up as down. So it is first-order, as of independent roundings (Higham and Mary 2019): the root
+# of the sum of their squares, times _SURE.
+
+_SURE = 6.0  # a sum of independent roundings is farther off less than once in a hundred million
 
 
-def mlp_bound(places: "Places") -> Float[Tensor, "spot d_model"]:
-    """How far what MLPs wrote at some places may be from what their folded weights give."""
+def mlp_bound(
+    places: "Places", d: Float[Tensor, "spot d_model"], removed: Float[Tensor, "spot d_model"] | None = None
+) -> list[float]:
+    """How far MLPs' writes along a direction at each place may be from what their folded weights give.
+
+    With `removed`, of MLPs that read less by so much, with the scales of the run.
+    """
     run, weights = places.stream.runs[0], places.weights
-    steps, total = _STEPS * unit_roundoff(run.dtype), torch.zeros_like(places.x)
-    size = normed_magnitude(weights.reads, places.x, places.scale) + _floor(run)
-    for e, (expert, pre, y) in enumerate(zip(places.neurons, places.clean, places.values, strict=True)):
-        missed = []
-        for W, b in zip(expert.reading, expert.biases, strict=True):
-            missed.append(steps * ((size * places.reads[:, e, None].abs()) @ W.abs().to(size) + b.abs().to(size)))
-        off = _neurons_off(expert, pre, y, missed) + steps * (y.abs() + _floor(run))
-        if len(missed) == 1:  # of an activation that is spelt out in several tensors, each is rounded
-            off = off + steps * (pre[0] + expert.b_u.to(pre)).abs()
-        out = off @ expert.W_out.abs().to(size) + steps * (y.abs() @ expert.W_out.abs().to(size))
-        total += (out + steps * expert.b_out.abs().to(size)) * places.writes[:, e, None].abs()
-    if weights.post_norm is not None:  # its scale is off, too
-        total = total + places.projected.abs() * total.square().mean(-1, keepdim=True).sqrt() / places.out_scale
-    return weights.written(total).abs() / places.out_scale + steps * places.computed.abs()
+    floor, d = _floor(run), d.to(places.x)
+    x = places.x if removed is None else places.x - removed
+    read, g = normed_magnitude(weights.reads, places.x, places.scale) + floor, torch.zeros_like(x)
+    if removed is not None:
+        read = read + weights.read(removed).abs() / places.scale
+    total = torch.zeros_like(x[:, 0])
+    for e, (expert, pre, c) in enumerate(zip(places.neurons, places.pre(x), places.along(d).c, strict=True)):
+        steep, full = _steep(expert, pre, c), (pre + expert.biases.to(pre)[:, None]).abs() + floor
+        y = expert.values(pre).abs() + floor
+        total += (steep * full).square().sum((0, 2)) + (c * y).square().sum(1)
+        if len(full) == 1:  # an activation that is spelt out in several tensors is rounded in each
+            total += (c * full[0]).square().sum(1)
+        back = sum(s @ W.T.to(s) for s, W in zip(steep, expert.reading, strict=True))
+        g += back * places.reads[:, e, None]
+    written = places.write(x)
+    total += (read * g).square().sum(1) + (d * (written.abs() + floor)).square().sum(1)
+    if weights.post_norm is not None:  # its scale is one number for all
+        total += (d * written).sum(1).square()
+    return (2 * _SURE * unit_roundoff(run.dtype) * total.sqrt()).tolist()
 
 
-def require_mlp(places: "Places") -> None:
-    """Refuse MLPs that wrote something else than their folded weights and rounding explain."""
-    found = worst(places.wrote - places.computed, mlp_bound(places))
-    require_rounding(found.size, found.bound, places.stream.runs[0].dtype, f"the MLP of layer {places.layer}")
+def require_mlp(places: "Places", d: Float[Tensor, "spot d_model"]) -> None:
+    """Refuse an MLP that wrote something else along a direction than its folded weights and rounding explain."""
+    (bound,), (missed,) = mlp_bound(places, d), ((places.wrote - places.computed) * d.to(places.x)).sum(1).tolist()
+    require_rounding(abs(missed), bound, places.stream.runs[0].dtype, f"what the MLP of layer {places.layer} writes")
 
 
-def _neurons_off(
-    neurons: Neurons, pre: Float[Tensor, "kind spot neuron"], y: Float[Tensor, "spot neuron"], missed: list[Tensor]
-) -> Float[Tensor, "spot neuron"]:
-    """The most that neurons change, at the ends of what their pre-activations may be."""
-    off = torch.zeros_like(y)
-    for signs in product((-1, 1), repeat=len(missed)):
-        moved = torch.stack([p + sign * by for p, sign, by in zip(pre, signs, missed, strict=True)])
-        off = torch.maximum(off, (neurons.values(moved) - y).abs())
-    return off
+def _steep(
+    neurons: Neurons, pre: Float[Tensor, "kind spot neuron"], c: Float[Tensor, "spot neuron"]
+) -> Float[Tensor, "kind spot neuron"]:
+    """The derivatives of what neurons write along a direction, by their pre-activations."""
+    with torch.inference_mode(False), torch.enable_grad():
+        at = pre.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad((c.detach().clone() * neurons.values(at)).sum(), at)
+    return slope.detach()
