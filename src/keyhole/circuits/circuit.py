@@ -52,7 +52,7 @@ class Circuit:
     model: Mapping[str, str]  # name, family, fingerprint
     versions: Mapping[str, str]  # of Keyhole, torch and transformers
     parameters: Parameters  # every choice that was made
-    errors: Mapping[str, float]  # how exact the run's decompositions are
+    errors: Mapping[str, float]  # how exact the run's decompositions are; in half precision, what was rounded away
     token_ids: tuple[int, ...]  # the prompt
     tokens: tuple[str, ...]  # their texts
     nodes: Nodes  # writers, and the target

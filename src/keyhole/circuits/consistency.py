@@ -79,7 +79,7 @@ def require_fits(circuit: Circuit, run: "Run") -> None:
     for who in {*named, *(removal.writer for removal in circuit.firings.removals)}:
         require(who.layer < dims.layers, f"the circuit names {_who(who)}, and {_has(run)}.")
         of_attention = who.kind in (*_OF_HEADS, "bias")
-        exists = of_attention == (who.layer in attends) or who.kind in ("embedding", "mlp", "mlp_offset")
+        exists = of_attention == (who.layer in attends) or who.kind in ("embedding", "mlp", "mlp_offset", "rounding")
         require(exists, f"the circuit names {_who(who)}, and that layer of {model.name} has none.")
         require(who.head is None or who.head < dims.heads, f"the circuit names {_who(who)}, and {_has(run)}.")
         if who.kind in ("mlp", "mlp_offset"):
@@ -344,8 +344,8 @@ def _require_below(writers: Nodes | Removals, readers: Nodes, name: Callable[[in
 
 
 def _written(writers: Nodes | Removals) -> Float[np.ndarray, "row"]:
-    """When they have written, in the order of the forward pass: attention of a layer before its MLP."""
-    late = np.where(writers.kind == "mlp", 0.75, 0.25)
+    """When they have written, in the order of the forward pass: a layer's attention before its MLP and rounding."""
+    late = np.where(_any_of(writers.kind, "mlp", "rounding"), 0.75, 0.25)
     return np.where(writers.kind == "embedding", -1.0, writers.layer + late)
 
 

@@ -162,6 +162,8 @@ def _number(circuit: Circuit, node: Node) -> int:
     of_heads = ("head", "offset", "value_offset")
     if node.kind in plain:
         slot = plain.index(node.kind)
+    elif node.kind == "rounding":  # beyond all heads
+        slot = len(plain) + len(of_heads) * (1 + max(other.head or 0 for other in circuit.nodes))
     else:
         slot = len(plain) + len(of_heads) * (node.head or 0) + of_heads.index(node.kind)
     return slot * len(circuit.tokens) + node.src

@@ -131,6 +131,7 @@ def _ended(kind: str, leaf: str) -> str:
         "mlp_offset": "constants of MLPs",
         "value_offset": "constants moved by heads",
         "bias": "biases",
+        "rounding": "rounding",
     }
     return named.get(kind, f"{kind}s")
 

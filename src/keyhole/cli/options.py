@@ -52,8 +52,8 @@ JudgeName = Literal["rule", "llm"]
 
 _DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
 DTYPE = (
-    "Number format to compute with; auto: as the weights are stored. Many models are refused in float16 "
-    "and bfloat16, which round too coarsely."
+    "Number format to compute with; auto: as the weights are stored. What float16 and bfloat16 round away is traced as "
+    "a writer of its own; float16 overflows beyond 65504."
 )
 ModelOption = Annotated[
     str | None,

@@ -47,6 +47,9 @@ def check(result: Check, verbose: bool) -> None:
     ]
     if result.plain_pass is not None:
         rows.append(("logits, captured", "a plain pass", _judged(result.plain_pass, result)))
+    if result.rounding is not None:
+        used = Text(f"{result.rounding.share:.0%}", style="green" if result.rounding.share <= 1 else "bold red")
+        rows.append(("what was rounded", "unit roundoff, magnitudes", used))
     show.table(("reconstructed", "from", ">largest error"), rows)
     if verbose:
         _check_layers(result)
@@ -56,18 +59,18 @@ def check(result: Check, verbose: bool) -> None:
             f"{deficient} heads have directions that no channel holds (of no weight, or too weak to be told); that "
             "part of a score is shown as rest."
         )
+    if (missed := result.rounding) is not None:
+        show.rich(
+            f"These are errors in float32, of one layer's weights at a time. In {result.dtype} all layers together "
+            f"round away {missed.typical:.2%} of the last residual stream (its norm at a token, median; "
+            f"{missed.largest:.1%} at token {missed.token}), and no entry is farther off than {missed.share:.0%} of what "
+            "rounding explains."
+        )
     verdict = "exact" if result.exact else "NOT exact"
     show.rich(
         f"[bold]{verdict}[/bold] within {result.tolerance:.0e} of the largest value (of the head, or of the token).",
         style="green" if result.exact else "red",
     )
-    import torch
-
-    from keyhole.models.numbers import rounding_advice
-
-    advice = rounding_advice(getattr(torch, result.dtype))
-    if advice is not None and not result.exact:
-        show.plain(advice)
 
 
 def _judged(value: float, result: Check) -> Text:
@@ -82,10 +85,12 @@ def _check_layers(result: Check) -> None:
             "" if layer.values is None else f"{layer.values:.1e}",
             f"{layer.residual:.1e}",
             "" if layer.mlp is None else f"{layer.mlp:.1e}",
+            *(() if layer.rounded is None else (f"{layer.rounded:.2%}", f"{layer.rounded_bound:.0%}")),
         )
         for layer in result.layers
     ]
-    show.table(("layer", ">scores from channels", ">values", ">residual after it, from writers", ">MLP"), rows)
+    columns = ("layer", ">scores from channels", ">values", ">residual after it, from writers", ">MLP")
+    show.table(columns if result.rounding is None else (*columns, ">rounded away", ">of what rounding explains"), rows)
 
 
 # -- heads ---------------------------------------------------------------------------------------------------------

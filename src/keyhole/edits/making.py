@@ -48,6 +48,10 @@ def edge_edit(edge: "Edge", origin: "Origin", *, factor: float = 0.0, scope: Sco
 
 def _signal_edit(signal: Signal, head: Head, tokens: tuple[At, At], *, whole: bool) -> SignalEdit:
     """A signal into a head's scores, removed at these tokens of dest and src."""
+    if signal.writer.kind == "rounding":
+        raise KeyholeError(
+            "what was rounded away is another number in every pass: it is a signal that cannot be edited."
+        )
     dest, src = tokens
     writer = Source.of(signal.writer, whole=whole)
     return SignalEdit(head=head, side=signal.side, channels=signal.channels, writer=writer, dest=dest, src=src)

@@ -18,6 +18,7 @@ from keyhole.faithfulness.token_masks import Mask, Rows, as_ground
 from keyhole.faithfulness.wiring import Wiring, wiring_of
 from keyhole.models.facts import Norm, read_norm
 from keyhole.models.numbers import exact_matmul, require_exact, working_dtype
+from keyhole.models.widened import widened_run
 from keyhole.models.weights import submodule
 
 if TYPE_CHECKING:
@@ -235,6 +236,8 @@ def masked(runs: Sequence["Run"], *, check: bool = True) -> Masked:
     model = runs[0].model
     for run in runs:
         run._require_fresh()
+    # Edge by edge it is computed in float32, which a pass in half precision would differ from by all that it rounds.
+    runs = [widened_run(model, run) if run.is_rounded else run for run in runs]
     with exact_matmul(), model._steady():
         mlps = mlps_of(model)
         words = torch.stack([run.layers[0].resid for run in runs])

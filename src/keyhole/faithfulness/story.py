@@ -341,6 +341,8 @@ def numbers_legend(story: Story, *, long: bool = False) -> str:
         return f"[influence]: the share of the answer that passes these writers (accounting). Not measured: {why}."
     unit = "logits" if story.metric == "logit difference" else "log-probability"
     sentences = []
+    if (missed := story.circuit.errors.get("rounding")) is not None:
+        sentences.append(f"Half precision rounded away {missed:.1%} of the last residual stream.")
     if story.words:
         sentences.append(f"Effect of a word: what the {story.metric} loses with {story.words_by}, in {unit}.")
     if story.baseline:

@@ -31,7 +31,7 @@ from keyhole.settings.fields import chosen
 from keyhole.settings.measuring import SufficientOptions, SufficientSettings
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import answer_facts, checked, model_facts
+from keyhole.tracing.assemble import answer_facts, checked, errors_of, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing
 from keyhole.tracing.settings import AnswerMetric, Settings
@@ -215,7 +215,7 @@ def circuit_of(question: MaskedQuestion, result: Found, run: "Run", wanted: Suff
             signals=wanted.signals,
             found=found_edges,
         ),
-        errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
+        errors=errors_of(check, run, [metric.end]),
         token_ids=run.token_ids,
         tokens=run.tokens,
         nodes=Nodes.of(nodes),

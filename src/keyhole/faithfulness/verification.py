@@ -82,7 +82,7 @@ def _firing_removals(
     removals = []
     for label, cut in _cuts(circuit, edges):
         if mode == "global":
-            written = tuple(signal for signal in cut.signals if signal.writer.kind != "offset")
+            written = tuple(signal for signal in cut.signals if signal.writer.kind not in ("offset", "rounding"))
             if not written:
                 continue
             cut = replace(cut, signals=written)

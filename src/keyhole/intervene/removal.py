@@ -333,6 +333,10 @@ def _writer_edits(run: "Run", cut: Cut, factor: float) -> list[WriterEdit]:
                 f"an offset is head {cut.layer}.{cut.head}'s own bias and is written nowhere: remove it with mode "
                 "'exact' or 'local'."
             )
+        if writer.kind == "rounding":
+            raise KeyholeError(
+                f"what layer {writer.layer} rounds away is written by no block: remove it with mode 'exact' or 'local'."
+            )
         delta = torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype)
         delta[cut.tokens(run)] = factor * signal_delta(run, cut, signal)
         kind = "attention" if writer.kind in ("head", "bias") else writer.kind

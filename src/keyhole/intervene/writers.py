@@ -94,6 +94,8 @@ def _silences(run: "Run", members: Collection[Writer], instead: Vectors) -> tupl
             raise KeyholeError(
                 "an offset is its reader's own constant and is written nowhere: it cannot be taken away."
             )
+        if writer.kind == "rounding":
+            raise KeyholeError("rounding is written by no block: it cannot be taken away.")
         groups[writer.kind, writer.layer].append(writer)
     return tuple(_silence(run, *key, group, instead) for key, group in groups.items())
 

@@ -19,6 +19,7 @@ from keyhole.tracing.exactness import Check
 from keyhole.tracing.firing import Firing
 from keyhole.tracing.linear import Probe
 from keyhole.tracing.mlp_directions import Flow, offset_of
+from keyhole.tracing.rounding import rounding_at
 from keyhole.tracing.seeds import Seed
 from keyhole.tracing.settings import Settings
 from keyhole.tracing.upstream import Writes
@@ -53,6 +54,15 @@ def checked(check: Check, run: "Run") -> Check:
     for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
         require_exact(error, run.logits.dtype, f"the {name} of this run")
     return check
+
+
+def errors_of(check: Check, run: "Run", ends: Sequence[int]) -> dict[str, float]:
+    """How exact a run's decompositions are; in half precision also what was rounded away where it is answered.
+
+    That is relative to the norm of the last residual stream there.
+    """
+    errors = {"scores": check.scores, "residuals": check.residuals, "logits": check.logits}
+    return errors | {"rounding": float(rounding_at(run)[list(ends)].max())} if run.is_rounded else errors
 
 
 def model_facts(model: "Model") -> dict[str, str]:
@@ -94,7 +104,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
             "transformers": transformers.__version__,
         },
         parameters=replace(parameters, **answer_facts(run, settings)),
-        errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
+        errors=errors_of(check, run, [end for end, _ in settings.predicted]),
         token_ids=run.token_ids,
         tokens=run.tokens,
         nodes=Nodes.of_cells([*nodes, ("target", None, None, settings.end, settings.end)]),

@@ -85,7 +85,8 @@ def rounding_of(run: "Run", layers: Sequence["LayerRounding"]) -> Rounding:
 def rounding_at(run: "Run") -> Float[Tensor, "pos"]:
     """What all layers rounded away at each token, relative to the norm of the last stream there."""
     missed = torch.stack([run.rounded(layer).stream for layer in range(len(run.layers))]).sum(0)
-    return missed.norm(dim=1) / run.final_resid.to(missed).norm(dim=1)
+    sizes: Tensor = missed.norm(dim=1) / run.final_resid.to(missed).norm(dim=1)
+    return sizes
 
 
 def sizes_of(run: "Run") -> list[float]:
@@ -248,7 +249,9 @@ def _turned(size: Float[Tensor, "heads pos d_head"], rotary: Rotary | None) -> F
     if rotary is None:
         return size
     absolute = Rotary(rotary.cos.abs(), rotary.sin.abs(), rotary.pairing)
-    return torch.maximum(absolute.rotate(size), absolute.transpose(size))  # one adds in the first of a pair, one in the other
+    return torch.maximum(
+        absolute.rotate(size), absolute.transpose(size)
+    )  # one adds in the first of a pair, one in the other
 
 
 # And what an MLP writes along a direction? A bound through two layers of sums would be a thousand times what happens:

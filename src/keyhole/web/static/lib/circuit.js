@@ -2,7 +2,7 @@
 import { tokenLabel, visible } from "./tokens.js";
 
 /**
- * @typedef {"embedding" | "head" | "mlp" | "bias" | "mixer" | "offset" | "mlp_offset" | "value_offset" | "target"}
+ * @typedef {"embedding" | "head" | "mlp" | "bias" | "mixer" | "rounding" | "offset" | "mlp_offset" | "value_offset" | "target"}
  *   Kind
  */
 /** @typedef {"dest" | "src" | "mlp" | "value" | "target"} Side */

@@ -11,6 +11,7 @@ const KINDS = [
   ["embedding", "word"],
   ["mixer", "mixer"],
   ["bias", "bias"],
+  ["rounding", "rounded away"],
   ["offset", "constant"],
   ["sinks", "folded"],
   ["group", "group"],
@@ -31,6 +32,7 @@ const SHAPE = {
   mlp_offset: "offset",
   value_offset: "offset",
   bias: "bias",
+  rounding: "offset",
   sinks: "fold",
   constants: "fold",
 };
