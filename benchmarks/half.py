@@ -108,7 +108,8 @@ def measure(
 def rounding(sizes: list[Rounding]) -> None:
     print(
         f"  rounded away, of the last stream's norm: at a token {median(s.typical for s in sizes):.2%} (median), "
-        f"{max(s.largest for s in sizes):.2%} (most); {max(s.share for s in sizes):.0%} of what rounding explains is used"
+        f"{max(s.largest for s in sizes):.2%} (most); of what rounding explains "
+        f"{max(s.share for s in sizes):.0%} is used"
     )
 
 

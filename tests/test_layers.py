@@ -48,6 +48,10 @@ CONVENIENCES = {
         ("models/run.py", f"Run.{name}")
         for name in ("next", "sufficient", "toward", "trace", "trace_both", "with_edits", "writers", "_repr_html_")
     ],
+    *[
+        ("models/run.py", f"Run.{name}")
+        for name in ("rounded", "_require_explained")  # only in half precision
+    ],
     *[("models/model.py", f"Model.{name}") for name in ("contrast", "edited", "generate")],
     *[
         ("circuits/circuit.py", f"Circuit.{name}")

@@ -63,8 +63,8 @@ def check(result: Check, verbose: bool) -> None:
         show.rich(
             f"These are errors in float32, of one layer's weights at a time. In {result.dtype} all layers together "
             f"round away {missed.typical:.2%} of the last residual stream (its norm at a token, median; "
-            f"{missed.largest:.1%} at token {missed.token}), and no entry is farther off than {missed.share:.0%} of what "
-            "rounding explains."
+            f"{missed.largest:.1%} at token {missed.token}), and no entry is farther off than {missed.share:.0%} of "
+            "what rounding explains."
         )
     verdict = "exact" if result.exact else "NOT exact"
     show.rich(

@@ -18,8 +18,8 @@ from keyhole.faithfulness.token_masks import Mask, Rows, as_ground
 from keyhole.faithfulness.wiring import Wiring, wiring_of
 from keyhole.models.facts import Norm, read_norm
 from keyhole.models.numbers import exact_matmul, require_exact, working_dtype
-from keyhole.models.widened import widened_run
 from keyhole.models.weights import submodule
+from keyhole.models.widened import widened_run
 
 if TYPE_CHECKING:
     from keyhole.faithfulness.blocks import Side

@@ -180,10 +180,14 @@ class Run:
         if self._stamp != self.model._stamp():
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
         if self.is_rounded and not self._explained:
-            from keyhole.tracing.exactness import require_explained
-
-            require_explained(self)
+            self._require_explained()
             self._explained.append(True)
+
+    def _require_explained(self) -> None:
+        """Refuse what is rounded and cannot be: see `keyhole.tracing.exactness`."""
+        from keyhole.tracing.exactness import require_explained
+
+        require_explained(self)
 
     def pattern(self, layer: int) -> Float[Tensor, "heads pos pos"]:
         """All attention weights of a layer (quadratic in prompt length; rows: `run.attention_run(l).weights`)."""

@@ -4,9 +4,9 @@ Who wrote the residual stream? Its exact split into embedding, heads per source 
 
     x^l_t = e_t + sum over l' < l of [ sum_h sum_b A_tb (v_b - b_V) W_O / m_t  +  bias_t  +  mlp_t  +  rounding_t ]
 
-where nothing is rounded away but in half precision (see `keyhole.tracing.rounding`), and with m_t the frozen scale of a norm on the attention output (1 where there is none). A value bias reaches t
+with m_t the frozen scale of a norm on the attention output (1 where there is none). A value bias reaches t
 through every key at once, so it belongs to the layer's bias: weighted by the row sum of A, which is 1 unless
-the head has a sink.
+the head has a sink. Only in half precision is anything rounded away (see `keyhole.tracing.rounding`).
 """
 
 from collections.abc import Iterator, Sequence
