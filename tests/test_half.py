@@ -21,6 +21,7 @@ from keyhole.intervene.removal import Metric
 from keyhole.intervene.writers import answers_without
 from keyhole.models import facts
 from keyhole.models.widened import widened_run
+from keyhole.tracing import mlp_influence
 from keyhole.tracing.candidates import Places, Sites, dest_candidates, src_candidates
 from keyhole.tracing.exactness import check_run, facts_of
 from keyhole.tracing.linear import Probe
@@ -89,6 +90,15 @@ def test_a_wrong_fact_about_mlps_explains_none(monkeypatch: pytest.MonkeyPatch) 
     assert not len(circuit.mlps) and "not rebuilt" in circuit.leaves
     with pytest.raises(KeyholeError, match="where rounding in bfloat16 explains"):
         run.explain_mlp(2, -1, run.layers[2].mlp[-1].float())
+
+
+def test_a_wrong_fact_that_rounding_would_hide_explains_none(mary: Circuit, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, facts_now = mary.run, facts_of(mary.run.model) if mary.run is not None else None
+    assert run is not None and facts_now is not None and len(mary.mlps)
+    wrong = tuple(dataclasses.replace(layer, mlp=2e-3) for layer in facts_now.layers)
+    monkeypatch.setattr(mlp_influence, "facts_of", lambda model: dataclasses.replace(facts_now, layers=wrong))
+    circuit = run.trace("Mary")
+    assert not len(circuit.mlps) and "not rebuilt" in circuit.leaves
 
 
 @pytest.mark.parametrize("layer", [0, 1])

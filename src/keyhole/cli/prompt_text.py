@@ -33,7 +33,12 @@ _BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it t
 def check_record(result: Check) -> dict[str, Any]:
     """A check as plain data."""
     summary = {name: getattr(result, name) for name in ("scores", "residuals", "mlps", "exact")}
-    return {**asdict(result), **summary}
+    record = {**asdict(result), **summary}
+    if result.rounding is None:  # nothing is rounded away in full precision
+        del record["rounding"]
+        for layer in record["layers"]:
+            del layer["rounded"], layer["rounded_bound"]
+    return record
 
 
 def check(result: Check, verbose: bool) -> None:
