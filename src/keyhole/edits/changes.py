@@ -137,7 +137,7 @@ class OfRun:
         every = range(len(self.run))
         if source.kind == "offset":
             offset = Writer("offset", head[0], head[1], 0, 0)
-            return read_of(self.run, head, Signal(offset, side, ()), every)[None]
+            return read_of(self.run, head, Signal(offset, side, ()), every, with_rounding=False)[None]
         return read_vectors(self.run, head, self._written(source), every, side=side)[None]
 
     def _written(self, source: Source) -> Float[Tensor, "pos d_model"]:

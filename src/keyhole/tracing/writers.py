@@ -127,8 +127,13 @@ def attention_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "*r
 # What does one writer write at some tokens, and what does a head read of it?
 
 
-def read_of(run: "Run", head: Head, signal: Signal, tokens: Sequence[int]) -> Float[Tensor, "token d_head"]:
-    """A signal's writer in a head's rotated query (dest) or key (src) at some tokens, in all channels."""
+def read_of(
+    run: "Run", head: Head, signal: Signal, tokens: Sequence[int], *, with_rounding: bool = True
+) -> Float[Tensor, "token d_head"]:
+    """A signal's writer in a head's rotated query (dest) or key (src) at some tokens, in all channels.
+
+    An offset has what was rounded there in half precision, unless it is without: as a constant of any pass.
+    """
     writer, side = signal.writer, signal.side
     if writer.kind != "offset":
         return read_vectors(run, head, written_by(run, writer, tokens, whole=signal.whole), tokens, side=side)
@@ -138,7 +143,7 @@ def read_of(run: "Run", head: Head, signal: Signal, tokens: Sequence[int]) -> Fl
     scale = (record.q_scale[index] if dest else record.k_scale[kv])[at][:, None]
     read = scale * (w.b_Q[index] if dest else w.b_K[kv]) + (w.c_Q[index] if dest else w.c_K[kv])
     read = read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
-    if not run.is_rounded:
+    if not (run.is_rounded and with_rounding):
         return read
     missed = run.rounded(layer)
     assert missed.q is not None and missed.k is not None

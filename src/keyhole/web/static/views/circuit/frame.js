@@ -92,7 +92,7 @@ function heading(doc, left) {
   const explained = `${count(doc.firings.length, "firing")} explained`;
   const found = doc.parameters.found;
   const suffice = isSufficient(doc) ? `${count(found, "edge")} suffice, ${count(doc.edges.length - found, "signal")} attached` : "";
-  const missed = doc.errors.rounding ? `${(100 * doc.errors.rounding).toFixed(1)}% rounded away` : "";
+  const missed = doc.errors?.rounding ? `${(100 * doc.errors.rounding).toFixed(1)}% rounded away` : "";
   const facts = [answerFacts(doc), count(doc.tokens.length, "token"), suffice, explained, missed, left].filter(Boolean).join(" · ");
   const title = h("h1", null, modelLabel(doc), ": why ", h("q", null, answerText(doc)), "?");
   const prompt = promptOf(doc);

@@ -32,12 +32,12 @@ export const LEGIBLE = 11 / NAME; // the scale at which they are 11 pixels on th
 const LONG = { few: 16, many: 8 }; // letters of a token that is shown whole, in prompts that are not folded and that are
 
 /** @type {Record<string, number>} */
-const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3 };
+const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3, rounding: 3 };
 
 /** @param {Mark} mark @returns {[number, number]} how large it is drawn */
 export function sizeOf(mark) {
   if (mark.kind === "embedding" && !mark.named) return [14, 14];
-  if (["bias", "offset", "mlp_offset", "value_offset"].includes(mark.kind) && !mark.named) return [11, 11];
+  if (["bias", "rounding", "offset", "mlp_offset", "value_offset"].includes(mark.kind) && !mark.named) return [11, 11];
   const wide = mark.kind === "target" || mark.kind === "group" ? 20 : 12;
   return [Math.max(30, wide + textWidth(short(mark.label, 24), NAME, 550)), 19];
 }

@@ -103,7 +103,7 @@ function line(look, width) {
 
 /** @param {MarkKind} kind */
 function sample(kind) {
-  const small = kind === "bias" || kind === "offset" || kind === "embedding";
+  const small = kind === "bias" || kind === "rounding" || kind === "offset" || kind === "embedding";
   const [w, text] = small ? [13, ""] : [30, kind === "head" ? "9.6" : kind === "mlp" ? "mlp" : ""];
   return s(
     "svg",
