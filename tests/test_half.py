@@ -58,7 +58,7 @@ def test_every_architecture_adds_up_in_bfloat16_and_a_wrong_fact_is_refused(vari
     # A row that is wrong about the norm's gain; OLMo's norm has none, so there about the pairs that turn.
     wrong = {"rotary": "pairs"} if variant == "olmo" else {"norm_adds_one": not model.family.norm_adds_one}
     with pytest.raises(KeyholeError, match=r"computed in float32, cannot be reconstructed.*does not know"):
-        dataclasses.replace(run, model=with_facts(model, **wrong), _rounded={}, _explained=[]).trace()
+        dataclasses.replace(run, model=with_facts(model, **wrong), _rounded={}, _rounding=[]).trace()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_rounding_does_not_explain_is_refused_with_both_numbers(layer: int)
     moved[5, 3] += 0.2  # of a write of about 1
     layers = list(run.layers)
     layers[layer] = dataclasses.replace(layers[layer], mlp=moved)
-    other = dataclasses.replace(run, layers=tuple(layers), _rounded={}, _explained=[])
+    other = dataclasses.replace(run, layers=tuple(layers), _rounded={}, _rounding=[])
     with pytest.raises(KeyholeError, match=rf"stream after layer {layer} .*2\.\de-01 apart where rounding in bf"):
         other.trace()
     assert check_run(run).exact and not check_run(other).exact

@@ -132,7 +132,7 @@ class Run:
     _stamp: int = field(repr=False)  # of the weights that made this run
     edits: tuple[Any, ...] = field(default=(), repr=False)  # with which it was made (see `keyhole.edits`)
     _rounded: "dict[int, Rounded]" = field(default_factory=dict, repr=False)  # by layer, once they are computed
-    _explained: list[bool] = field(default_factory=list, repr=False)  # has something: rounding explains what it should
+    _rounding: list[Tensor] = field(default_factory=list, repr=False)  # its size by token, once it is found to be that
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -179,15 +179,14 @@ class Run:
             raise KeyholeError("this run was made with edits, which no trace explains: ask the run without them.")
         if self._stamp != self.model._stamp():
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
-        if self.is_rounded and not self._explained:
-            self._require_explained()
-            self._explained.append(True)
+        if self.is_rounded and not self._rounding:
+            self._rounding.append(self._require_explained())
 
-    def _require_explained(self) -> None:
-        """Refuse what is rounded and cannot be: see `keyhole.tracing.exactness`."""
+    def _require_explained(self) -> Tensor:
+        """Refuse what is rounded and cannot be: see `keyhole.tracing.exactness`. How much that is at each token."""
         from keyhole.tracing.exactness import require_explained
 
-        require_explained(self)
+        return require_explained(self)
 
     def pattern(self, layer: int) -> Float[Tensor, "heads pos pos"]:
         """All attention weights of a layer (quadratic in prompt length; rows: `run.attention_run(l).weights`)."""

@@ -19,7 +19,6 @@ from keyhole.tracing.exactness import Check
 from keyhole.tracing.firing import Firing
 from keyhole.tracing.linear import Probe
 from keyhole.tracing.mlp_directions import Flow, offset_of
-from keyhole.tracing.rounding import rounding_at
 from keyhole.tracing.seeds import Seed
 from keyhole.tracing.settings import Settings
 from keyhole.tracing.upstream import Writes
@@ -62,7 +61,7 @@ def errors_of(check: Check, run: "Run", ends: Sequence[int]) -> dict[str, float]
     That is relative to the norm of the last residual stream there.
     """
     errors = {"scores": check.scores, "residuals": check.residuals, "logits": check.logits}
-    return errors | {"rounding": float(rounding_at(run)[list(ends)].max())} if run.is_rounded else errors
+    return errors | {"rounding": float(run._rounding[0][list(ends)].max())} if run.is_rounded else errors
 
 
 def model_facts(model: "Model") -> dict[str, str]:

@@ -27,7 +27,7 @@ from keyhole.models.stacks import read_values, stack
 from keyhole.models.widened import float_copy, widened_logits, widened_run
 from keyhole.qk.channels import layer_in_channels
 from keyhole.tracing.mlp_places import mlp_places
-from keyhole.tracing.rounding import Rounding, layer_rounding, require_bounded, rounding_of, sizes_of
+from keyhole.tracing.rounding import Rounding, layer_rounding, require_bounded, rounding_at, rounding_of, sizes_of
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -177,8 +177,11 @@ def facts_of(model: "Model") -> Check:
     return model._cached(("facts",), model.hf.parameters, lambda: check_widened(model.run(random_ids(model))))
 
 
-def require_explained(run: "Run") -> None:
-    """Refuse a run in half precision of a model whose facts are wrong, or in which rounding does not explain a gap."""
+def require_explained(run: "Run") -> Float[Tensor, "pos"]:
+    """Refuse a run in half precision of a model whose facts are wrong, or in which rounding does not explain a gap.
+
+    Returns what was rounded away at each token, relative to the norm of the last stream there.
+    """
     facts = facts_of(run.model)
     of = "of this model, computed in float32,"
     for name, error in (("scores", facts.scores), ("residual streams", facts.residuals), ("logits", facts.logits)):
@@ -186,6 +189,7 @@ def require_explained(run: "Run") -> None:
     assert facts.plain_pass is not None
     require_exact(facts.plain_pass, torch.float32, f"the logits {of} recorded and in a plain pass,")
     require_bounded(run)
+    return rounding_at(run)
 
 
 def check_run(run: "Run", *, tolerance: float | None = None) -> Check:

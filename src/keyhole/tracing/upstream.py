@@ -89,6 +89,9 @@ class Writes:
         self._attention.clear()
         if self.patterns.keep():
             self._layers.clear()
+            return
+        for run in self.runs:  # of long prompts what was rounded away is as large as the run
+            run._rounded.clear()
 
     @cached_property
     def final_resid(self) -> Float[Tensor, "runs pos d_model"]:
