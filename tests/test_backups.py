@@ -250,6 +250,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert "growth" in result.output and "Softmax" in result.output
     text = page.read_text()
     assert "Pairs of heads" in text and "What the softmax hands on" in text
+    assert "A_j exp(-d_j) / (sum_k A_k exp(-d_k) + s)" in " ".join(text.split())  # as `handed_on` computes it
     assert len(rows.read_text().splitlines()) > 40
     record = json.loads(CliRunner().invoke(app, [*args[:6], "--json"]).stdout)
     assert len(record["heads"]) == 2 and len(record["random_growth"]) == 20
