@@ -41,8 +41,17 @@ def to_neuronpedia(
 ) -> str:
     """A circuit as the graph that neuronpedia.org and circuit-tracer show.
 
-    `names` of its edges stand in the labels of the heads they end at; `slug` is what the graph is called there, and
-    `scan` the model, under the name that Neuronpedia has for it.
+    Args:
+        circuit: The circuit.
+        names: Names of edges, for the labels of the heads they end at.
+        slug: What the graph is called there. Default: made from the model and the prompt.
+        scan: The model's name on Neuronpedia. Default: the name it was loaded by.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John")
+    >>> '"slug":"mary"' in to_neuronpedia(circuit, slug="mary").replace(" ", "")
+    True
     """
     if not any(node.layer for node in circuit.nodes if node.kind not in ("embedding", "target")):
         raise KeyholeError(
@@ -251,10 +260,24 @@ LIST = "graph-metadata.json"
 def add_to_viewer(
     circuit: Circuit, folder: str | Path, *, names: Mapping[Edge, str] | None = None, slug: str | None = None
 ) -> Path:
-    """One more graph for `circuit-tracer start-server --graph_file_dir FOLDER`: SLUG.json, and its line in the list.
+    """Add a circuit to the graphs of `circuit-tracer start-server --graph_file_dir FOLDER`.
 
-    The folder is made if need be. Graphs that are listed there stay; one of the same `slug` is replaced. Returns the
-    graph's file.
+    This writes SLUG.json and a line in the folder's list. Graphs that are already there stay; one of the same slug is
+    replaced. The folder is created if it does not exist. Returns the path of the graph.
+
+    Args:
+        circuit: The circuit.
+        folder: The folder that the server shows.
+        names: Names of edges, for the labels of the heads they end at.
+        slug: What the graph is called in the viewer. Default: made from the model and the prompt.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     print(add_to_viewer(circuit, folder, slug="mary").name)
+    mary.json
     """
     folder = Path(folder)
     listed = _listed(folder / LIST)

@@ -51,11 +51,20 @@ class Component:
 
     @classmethod
     def of(cls, node: "Writer | Node") -> "Component":
-        """Which component is a writer, or a node of a circuit?"""
+        """Which component is a writer, or a node of a circuit?
+
+        Args:
+            node: The writer or node.
+        """
         return cls(node.kind, node.layer, node.head)
 
     def at(self, dest: int, src: int) -> Writer:
-        """The writer that it is at these tokens."""
+        """The writer that it is at these tokens.
+
+        Args:
+            dest: Position of the token at which it writes.
+            src: Position of the token that a head moves from.
+        """
         assert self.kind != "target" and self.layer is not None, "the target writes nothing"
         return Writer(self.kind, self.layer, self.head, dest, src)
 

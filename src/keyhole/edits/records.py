@@ -48,7 +48,11 @@ class At:
         return max(self.tokens, default=-1) if self.tokens is not None else self.start - 1
 
     def overlaps(self, other: "At") -> bool:
-        """May a token belong to both?"""
+        """May a token belong to both?
+
+        Args:
+            other: Other tokens.
+        """
         if self.tokens is not None:
             return any(t in other.tokens if other.tokens is not None else t >= other.start for t in self.tokens)
         return other.tokens is None or other.overlaps(self)
@@ -90,7 +94,12 @@ class Source:
 
     @classmethod
     def of(cls, writer: Writer, *, whole: bool = False) -> "Source":
-        """A circuit's writer; `whole`: a head with all tokens that it moves from."""
+        """A circuit's writer as the source of an edit.
+
+        Args:
+            writer: The writer.
+            whole: For a head: all that it writes at its token, whichever tokens it moved it from.
+        """
         if writer.kind != "head":
             return cls(writer.kind, writer.layer)
         return cls("head", writer.layer, writer.head, EVERYWHERE if whole else At((writer.src,)))
@@ -129,7 +138,12 @@ class Edit:
         raise NotImplementedError
 
     def at(self, dest: Where = None, src: Where = None) -> "Edit":
-        """The same edit at other tokens."""
+        """The same edit at other tokens.
+
+        Args:
+            dest: The attending tokens: a position, several, or an `At`. Default: all tokens.
+            src: The attended tokens, given likewise.
+        """
         return replace(self, dest=place(dest), src=place(src))
 
     def _where(self) -> str:

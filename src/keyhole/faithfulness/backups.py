@@ -63,9 +63,27 @@ def backups(
 ) -> Backups:
     """Which heads take over when one of a circuit's heads is removed?
 
-    The baseline is chosen as `Circuit.effects` chooses it. A pair is a backup if its growth is larger than that of
-    every random pair (a head outside the circuit, in the layer of one of the first heads, and any later head) and
-    than 2 % of the gap. Ctrl-C returns the heads that are finished.
+    The baseline is chosen as `Circuit.effects` chooses it. A pair of heads is a backup if its growth is larger than
+    that of every random pair, and larger than 2 % of the gap. A random pair is a head outside the circuit, in the layer
+    of one of the first heads, with any later head.
+
+    Ctrl-C returns the heads that are finished.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made the circuit, if it was read from a file.
+        like: Prompts of the same template, at least eight: their mean is the baseline. Also "words" or "resting".
+        counterfactual: One prompt of equal length, whose writes are the baseline.
+        text: A file whose resting state is the baseline, a paragraph a line.
+        settings: How many heads, or which, and how many random pairs.
+        progress: Called with the number of passes done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> result = backups(circuit, settings=PairSettings(first=1, draws=20))
+    >>> [removed.head for removed in result.heads]
+    [(0, 6)]
     """
     settings, progress = settings or PairSettings(), progress or silent
     whole, metric = run_of(circuit, model), metric_of(circuit)

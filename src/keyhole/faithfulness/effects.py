@@ -128,7 +128,23 @@ def effects(
     what: Sequence[What] = get_args(What),
     progress: Progress | None = None,
 ) -> Circuit:
-    """A circuit with the effects and shares of its nodes and edges, and how much of the answer it carries."""
+    """A circuit with the effects and shares of its nodes and edges, and how much of the answer it carries.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made the circuit, if it was read from a file.
+        like: Prompts of the same template, at least eight: their mean is the baseline. Also "words" or "resting".
+        counterfactual: One prompt of equal length, whose writes are the baseline.
+        text: A file whose resting state is the baseline, a paragraph a line.
+        what: What is measured: "words", "nodes", "edges", "shares", "faithfulness".
+        progress: Called with the number of passes done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John")
+    >>> effects(circuit, what=["faithfulness"]).measured.faithfulness is not None
+    True
+    """
     for name in what:
         require_choice("what", name, What)
     progress = progress or silent

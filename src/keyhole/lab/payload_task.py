@@ -68,12 +68,26 @@ class PayloadSettings:
 
     @classmethod
     def fast(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
-        """The cheapest training that reaches the ceiling: lr 1e-3, 4,000 steps."""
+        """The cheapest training that reaches the ceiling: lr 1e-3, 4,000 steps.
+
+        Args:
+            r1: Entries of the latent z1.
+            r2: Entries of the latent z2.
+            d_head: Dimensions of the head.
+            **changes: Other fields by name.
+        """
         return cls(r1, r2, d_head, **changes)
 
     @classmethod
     def paper(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
-        """The published training, lr 1e-4 with early stopping, on the data of the authors' code; see `printed`."""
+        """The published training, lr 1e-4 with early stopping, on the data of the authors' code; see `printed`.
+
+        Args:
+            r1: Entries of the latent z1.
+            r2: Entries of the latent z2.
+            d_head: Dimensions of the head.
+            **changes: Other fields by name.
+        """
         return cls(r1, r2, d_head, **{"lr": 1e-4, "max_steps": 50_000, "check_every": 200, **changes})
 
     @classmethod
@@ -81,6 +95,12 @@ class PayloadSettings:
         """All as the paper's text has it: that training, noise and maps of standard Gaussians, any gain a gain.
 
         A largest number of steps is not printed; twice that of the authors' code leaves early stopping the last word.
+
+        Args:
+            r1: Entries of the latent z1.
+            r2: Entries of the latent z2.
+            d_head: Dimensions of the head.
+            **changes: Other fields by name.
         """
         data = {"noise": 1.0, "scaled_maps": False, "min_gain": 0.0, "max_steps": 100_000}
         return cls.paper(r1, r2, d_head, **{**data, **changes})

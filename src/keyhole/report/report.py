@@ -128,7 +128,11 @@ class Reported(ABC):
         return as_html(self.report())
 
     def save(self, path: Path | str) -> Path:
-        """Write it: .json (all numbers), .html (a page), .csv (its table), or its figure as .png, .svg or .pdf."""
+        """Write it: .json (all numbers), .html (a page), .csv (its table), or its figure as .png, .svg or .pdf.
+
+        Args:
+            path: The file; its suffix says which kind.
+        """
         from keyhole.figures.style import save
 
         path = require_file(path, WRITTEN)

@@ -59,17 +59,29 @@ class Manifest:
         return bool(self.settings.get("effects")) or self.method == "sufficient"
 
     def span(self, number: int) -> range:
-        """The prompts of one part."""
+        """The prompts of one part.
+
+        Args:
+            number: The index of the part.
+        """
         return range(number * self.part, min(self.n, (number + 1) * self.part))
 
     def key(self, number: int) -> str:
-        """A name for everything that decides a part: the model's weights, settings, its prompts, and the schema."""
+        """A name for everything that decides a part: the model's weights, settings, its prompts, and the schema.
+
+        Args:
+            number: The index of the part.
+        """
         about = {"fingerprint": self.model.get("fingerprint"), "settings": self.settings, "labels": self.labels}
         more = {"prompts": self.prompts[number], "signals": self.signals, "schema": self.schema}
         return _digest(about | more)
 
     def name(self, number: int) -> str:
-        """What a part's files are called, so that names sort as the rows do."""
+        """What a part's files are called, so that names sort as the rows do.
+
+        Args:
+            number: The index of the part.
+        """
         return f"{number:0{max(5, len(str(self.parts - 1)))}d}-{self.key(number)}"
 
 
@@ -83,7 +95,21 @@ def manifest_of(
     part: int = PART,
     signals: int | None = None,
 ) -> Manifest:
-    """The manifest of a run over these prompts. Settings and task are plain values: what JSON has."""
+    """The manifest of a store of these prompts.
+
+    Args:
+        examples: The prompts.
+        model: The model's name and fingerprint.
+        settings: How they are traced, as plain values that JSON has.
+        task: Which task they are of, and its choices, likewise.
+        versions: The versions of the packages.
+        part: How many prompts are written together.
+        signals: The length of the edges' vectors. Default: vectors are not kept.
+
+    >>> from keyhole.tasks import ioi
+    >>> manifest_of(ioi(3), model={"name": "organism"}, settings={}, task={}, versions={}, part=2).n
+    3
+    """
     if not examples or part < 1:
         raise KeyholeError(f"{len(examples)} prompts in parts of {part} are no run: both should be at least 1.")
     blocks = [examples[start : start + part] for start in range(0, len(examples), part)]

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
     """The model of a store's circuits; one that has other weights is refused.
 
-    Without `model` it is loaded by the name that the store has, which for a file is its path as it was given.
+    A model with other weights is refused.
+
+    Args:
+        store: The store.
+        model: The model, if it is at hand. Default: it is loaded by the name that the store has, which for a file is
+            its path as it was given.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.store import bulk
+    >>> with TemporaryDirectory() as folder:
+    ...     print(model_of(bulk("ioi", n=2, out=f"{folder}/ioi.store")).dims.layers)
+    4
     """
     from keyhole.models.load import load
     from keyhole.models.model import Model

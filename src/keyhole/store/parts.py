@@ -170,7 +170,22 @@ class Damaged:
 
 
 def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> Part:
-    """A part's outcomes as files; refused if they are not the prompts that the manifest has there."""
+    """The outcomes of one part's prompts, as files.
+
+    They are refused if they are not the prompts that the manifest has there.
+
+    Args:
+        manifest: The store's manifest.
+        number: The index of the part.
+        outcomes: What came of its prompts, in order.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.store import bulk
+    >>> with TemporaryDirectory() as folder:
+    ...     store = bulk("ioi", n=2, out=f"{folder}/ioi.store")
+    ...     print(make_part(store.manifest, 0, list(store.outcomes())).number)
+    0
+    """
     in_order = sorted(outcomes, key=lambda outcome: outcome.index)
     span = manifest.span(number)
     if [outcome.index for outcome in in_order] != list(span):

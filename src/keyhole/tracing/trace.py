@@ -183,6 +183,11 @@ def trace_many(
     Returns:
         The circuits, in the order of the runs. `to_dataframe` makes one table of all. What was found lies in columns;
         a circuit's objects are made when it is looked at.
+
+    >>> import keyhole
+    >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"] * 2)
+    >>> [type(circuit).__name__ for circuit in trace_many(runs, ["Mary", "Mary"], through="heads")]
+    ['Circuit', 'Circuit']
     """
     how = chosen(settings, TraceSettings, options)
     answers: Sequence[Target] = [None] * len(runs) if targets is None else targets

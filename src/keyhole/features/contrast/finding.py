@@ -103,7 +103,12 @@ class Features:
     p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
 
     def rank(self, head: Head, rule: RankRule | int = "null") -> int:
-        """The number of dimensions of the feature in one head, by a rule or as given."""
+        """The number of dimensions of the feature in one head, by a rule or as given.
+
+        Args:
+            head: Layer and head.
+            rule: "energy", "null" or "halves" (see `find_features`), or a number of dimensions.
+        """
         at = self.at(head)
         if isinstance(rule, int):
             if not 0 <= rule <= self.S.shape[-1]:
@@ -120,14 +125,23 @@ class Features:
         return int(chosen[at])
 
     def of(self, head: Head, rule: RankRule | int = "null") -> Feature:
-        """The feature's subspace in one head."""
+        """The feature's subspace in one head.
+
+        Args:
+            head: Layer and head.
+            rule: As `rank` takes it.
+        """
         layer, index = self.at(head)
         r = self.rank(head, rule)
         U, S, V = self.U[layer, index, :, :r], self.S[layer, index, :r], self.V[layer, index, :, :r]
         return Feature(self.name, head, U, V, S)
 
     def at(self, head: Head) -> tuple[int, int]:
-        """Row and column of a head in the tensors."""
+        """Row and column of a head in the tensors.
+
+        Args:
+            head: Layer and head.
+        """
         if head[0] not in self.layers or not 0 <= head[1] < self.S.shape[1]:
             raise KeyholeError(f"there is no head {head_name(head)} among these features.")
         return self.layers.index(head[0]), head[1]
