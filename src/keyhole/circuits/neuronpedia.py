@@ -68,7 +68,7 @@ def to_neuronpedia(
     metadata: dict[str, Any] = {
         "slug": slug or _slug(f"{text} {words_label(circuit.parameters.target_text)}"),
         "scan": scan or model_label(circuit.model.get("name", "model")).rpartition("/")[2],
-        "transcoder_list": [],  # whose features these are: circuit-tracer asks
+        "transcoder_list": [],  # circuit-tracer requires the key
         "prompt_tokens": [_plain(token) for token in circuit.tokens],
         "prompt": _plain(text),
         "schema_version": 1,  # features are pairs of layer and number; without a set of features none is looked up
@@ -125,7 +125,7 @@ def _identity(circuit: Circuit, node: Node, label: str) -> dict[str, Any]:
 
 
 def _silent(circuit: Circuit) -> list[dict[str, Any]]:
-    """Tokens whose embeddings cause nothing: without links, and there because viewers name no others."""
+    """Nodes without links for tokens whose embeddings cause nothing: viewers show a token only if it has a node."""
     heard = {node.dest for node in circuit.nodes if node.kind == "embedding"}
     others = [Node("embedding", 0, None, i, i) for i in range(len(circuit.tokens)) if i not in heard]
     return [_identity(circuit, node, _plain(node_label(node, circuit.tokens))) for node in others]
@@ -155,7 +155,7 @@ def _cumulative(circuit: Circuit) -> list[float | None]:
     total, so_far = sum(circuit.influence[i] for i in nodes) or 1.0, 0.0
     for i in sorted(nodes, key=lambda i: -circuit.influence[i]):
         so_far += circuit.influence[i]
-        cumulative[i] = min(so_far / total, 1.0)  # a last digit above it would hide a node for ever
+        cumulative[i] = min(so_far / total, 1.0)  # rounding above 1 would hide a node at every threshold
     return cumulative
 
 
@@ -166,7 +166,7 @@ def _layer(circuit: Circuit, node: Node) -> str:
 
 
 def _number(circuit: Circuit, node: Node) -> int:
-    """What tells nodes of one layer and token apart: who writes, and, of heads, the token that is read."""
+    """A different number for each node of one layer and token, from its writer and, for heads, the token it reads."""
     plain = ("mlp", "mixer", "bias", "mlp_offset")
     of_heads = ("head", "offset", "value_offset")
     if node.kind in plain:
@@ -218,7 +218,7 @@ def _plain(text: str) -> str:
     >>> "<" in _plain("<bos>"), _plain("0:a <- 3:b")
     (False, '0:a <- 3:b')
     """
-    return re.sub(r"<(?=[A-Za-z/!?])", "\u2039", text)  # which looks like it
+    return re.sub(r"<(?=[A-Za-z/!?])", "\u2039", text)  # a character that looks like <
 
 
 def _prompt(circuit: Circuit) -> str:
@@ -284,7 +284,7 @@ def add_to_viewer(
     text = to_neuronpedia(circuit, names=names, slug=slug)
     metadata = json.loads(text)["metadata"]
     if "node_threshold" in metadata:
-        metadata["node_threshold"] = 1.0  # here it is where pruning ends, and not where it begins
+        metadata["node_threshold"] = 1.0  # this viewer takes it as the largest threshold, not as the initial one
     path = folder / f"{metadata['slug']}.json"
     plain = path.parent == folder and path.name != LIST and metadata["slug"].isprintable()
     require(plain, f"a graph cannot be called {metadata['slug']!r} in a folder: give a slug of letters and numbers.")

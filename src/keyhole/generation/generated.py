@@ -1,4 +1,4 @@
-"""What did the model answer, and why did it write this token? A record whose tokens can each be asked."""
+"""What did the model answer, and why did it write this token? A record each of whose tokens can be traced."""
 
 import operator
 from dataclasses import asdict, dataclass, field
@@ -83,7 +83,9 @@ class Generated:
         if len(same) == 1:
             return same[0]
         listing = " ".join(f"{i}:{text}" for i, text in enumerate(texts))
-        problem = f"is ambiguous: tokens {same} read so. Give a number." if same else "is no token of the answer:"
+        problem = (
+            f"is ambiguous: tokens {same} have this text. Give an index." if same else "is no token of the answer:"
+        )
         raise KeyholeError(f"at {quoted(at)} {problem} {listing}")
 
     def before(self, at: SupportsIndex | str) -> Run:

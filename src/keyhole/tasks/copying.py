@@ -16,7 +16,7 @@ from keyhole.tasks.words import CONTENT, NAMES, OBJECTS, PLACES, words_of
 
 @dataclass(frozen=True)
 class IoiWords:
-    """What indirect objects are made of. A and B are the two people in the order they are named, S the one who acts."""
+    """What prompts are made of. A and B are the two people in the order they are named, S the one who acts."""
 
     wordings: tuple[str, ...]
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ def orders_of(order: str) -> tuple[str, ...]:
 
 
 def check_ioi(design: str, names: Sequence[str], wordings: Sequence[int], n_wordings: int) -> None:
-    """Refuse what no prompt can be made of."""
+    """Refuse choices from which no prompt can be made."""
     if design not in get_args(Design):
         raise KeyholeError(f"design is one of {', '.join(get_args(Design))}, not {design!r}")
     if len(names) < 2:
@@ -113,7 +113,7 @@ def check_ioi(design: str, names: Sequence[str], wordings: Sequence[int], n_word
 
 
 def balanced(n: int, wordings: Sequence[int], orders: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """How many prompts of each wording in each order? As even as n allows, the first ones have the rest.
+    """How many prompts of each wording in each order? As even as n allows; the first ones get one more.
 
     >>> list(balanced(5, [0, 1], ["ABBA", "BABA"]))
     [(2, 0, 'ABBA'), (1, 0, 'BABA'), (1, 1, 'ABBA'), (1, 1, 'BABA')]
@@ -153,7 +153,7 @@ def ioi_example(
 
 
 def ioi_words(example: Example) -> IoiWords:
-    """Which was an example made of?"""
+    """The wordings and words that an example was made of."""
     return PUBLISHED if example.labels.get("wordings") == "published" else OWN
 
 

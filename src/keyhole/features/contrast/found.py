@@ -81,7 +81,7 @@ class FoundHead:
         return next(effect for effect in self.study.swaps[self.head] if effect.name == self.feature.name)
 
     def answers(self, samples: int = 32) -> AnswerEffects:
-        """Does the answer follow it? The same swap in the model's own forward pass, in so many test prompts.
+        """Does the answer follow it? The same swap in the model's own forward pass, on test prompts.
 
         Args:
             samples: How many test prompts are run.
@@ -157,6 +157,6 @@ class Found(Reported):
 def find_heads(
     model: "Model", contrast: Contrast, test: Contrast | None = None, settings: StudySettings | None = None
 ) -> Found:
-    """Study one contrast, without edited prompts, which `FoundHead.answers` runs."""
+    """Study one contrast. No edited prompts are run here: `FoundHead.answers` does that."""
     settings = replace(settings or StudySettings(), answers=0)
     return Found(study(model, {contrast.name: contrast}, test, settings=settings))
