@@ -35,6 +35,10 @@ class Node:
 
         Args:
             writer: The writer.
+
+        >>> from keyhole.circuits.records import Writer
+        >>> Node.of(Writer("mlp", 0, None, 2, 2)).kind
+        'mlp'
         """
         return cls(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
 

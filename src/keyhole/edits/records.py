@@ -52,6 +52,9 @@ class At:
 
         Args:
             other: Other tokens.
+
+        >>> At((1, 2)).overlaps(At(start=2)), At((1,)).overlaps(At((3,)))
+        (True, False)
         """
         if self.tokens is not None:
             return any(t in other.tokens if other.tokens is not None else t >= other.start for t in self.tokens)
@@ -99,6 +102,10 @@ class Source:
         Args:
             writer: The writer.
             whole: For a head: all that it writes at its token, whichever tokens it moved it from.
+
+        >>> from keyhole.circuits.records import Writer
+        >>> print(Source.of(Writer("head", 0, 6, 2, 1)))
+        head 0.6 moved at 1
         """
         if writer.kind != "head":
             return cls(writer.kind, writer.layer)
@@ -143,6 +150,9 @@ class Edit:
         Args:
             dest: The attending tokens: a position, several, or an `At`. Default: all tokens.
             src: The attended tokens, given likewise.
+
+        >>> print(ChannelEdit(head=(3, 6), channels=(0,)).at(src=2))
+        channels 0 of head 3.6 x 0 (src at 2)
         """
         return replace(self, dest=place(dest), src=place(src))
 

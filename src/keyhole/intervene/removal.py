@@ -62,6 +62,14 @@ class Cut:
 
         Args:
             run: The run of the prompt.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> from keyhole.intervene import side_cut
+        >>> cut = side_cut(circuit, next(traced for traced in circuit.firings if traced.dest), "dest")
+        >>> cut.tokens(run) == [cut.dest]
+        True
         """
         if self.side == "dest":
             return [self.dest]
@@ -214,7 +222,10 @@ class Metric:
         Of a continuation, the sum of its tokens' log-probabilities.
 
         Args:
-            logits: The logits of the prompt's tokens.
+            logits: The logits at `metric.at`: of one token, or of a continuation one row per token.
+
+        >>> Metric(0, (1,), (2,)).of(torch.tensor([0.0, 3.0, 1.0]))
+        2.0
         """
         return float(self.value(logits)) if self.targets else float("nan")
 
@@ -222,7 +233,10 @@ class Metric:
         """Which place the likeliest target has among all tokens, from 1; of a continuation, its worst token.
 
         Args:
-            logits: The logits of the prompt's tokens.
+            logits: The logits at `metric.at`: of one token, or of a continuation one row per token.
+
+        >>> Metric(0, (2,)).rank(torch.tensor([0.0, 3.0, 1.0]))
+        2
         """
         if self.continuation:
             targets = logits.gather(-1, torch.tensor(self.targets, device=logits.device)[:, None])
@@ -233,7 +247,10 @@ class Metric:
         """The same, to take gradients of; there must be targets.
 
         Args:
-            logits: The logits of the prompt's tokens.
+            logits: The logits at `metric.at`: of one token, or of a continuation one row per token.
+
+        >>> Metric(0, (1,), (2,)).value(torch.tensor([0.0, 3.0, 1.0])).item()
+        2.0
         """
         logits = logits.double()
         if self.continuation:

@@ -75,6 +75,9 @@ class PayloadSettings:
             r2: Entries of the latent z2.
             d_head: Dimensions of the head.
             **changes: Other fields by name.
+
+        >>> PayloadSettings.fast(3, 4, 8, max_steps=100).max_steps
+        100
         """
         return cls(r1, r2, d_head, **changes)
 
@@ -87,6 +90,9 @@ class PayloadSettings:
             r2: Entries of the latent z2.
             d_head: Dimensions of the head.
             **changes: Other fields by name.
+
+        >>> PayloadSettings.paper(3, 4, 8).lr
+        0.0001
         """
         return cls(r1, r2, d_head, **{"lr": 1e-4, "max_steps": 50_000, "check_every": 200, **changes})
 
@@ -101,6 +107,9 @@ class PayloadSettings:
             r2: Entries of the latent z2.
             d_head: Dimensions of the head.
             **changes: Other fields by name.
+
+        >>> PayloadSettings.printed(3, 4, 8).noise
+        1.0
         """
         data = {"noise": 1.0, "scaled_maps": False, "min_gain": 0.0, "max_steps": 100_000}
         return cls.paper(r1, r2, d_head, **{**data, **changes})

@@ -115,6 +115,9 @@ class SVFSettings:
 
         Args:
             **changes: Other fields by name.
+
+        >>> SVFSettings.fast(seed=1).seed
+        1
         """
         return cls(**changes)
 
@@ -124,6 +127,9 @@ class SVFSettings:
 
         Args:
             **changes: Other fields by name.
+
+        >>> SVFSettings.paper(seed=1).seed
+        1
         """
         return cls(**{"recon_reduction": "mean", "lam": 4.0, "steps": 30_000, **changes})
 
@@ -173,7 +179,7 @@ class SVF:
         """What features look like to the head: r = W f.
 
         Args:
-            f: Features, one row per token.
+            f: Values of the features; the last dimension has one per feature.
         """
         return f @ self.W.T.to(f)
 
@@ -181,7 +187,7 @@ class SVF:
         """ReLU(W^T W f + b).
 
         Args:
-            f: Features, one row per token.
+            f: Values of the features; the last dimension has one per feature.
         """
         return torch.relu(self.tokens(f) @ self.W.to(f) + self.b.to(f))
 

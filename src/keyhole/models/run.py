@@ -84,6 +84,11 @@ class AttentionRun:
 
         Args:
             head: Index of the query head.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).kv(6)
+        6
         """
         return head // self.group
 
@@ -95,6 +100,11 @@ class AttentionRun:
         Args:
             dests: Positions of the attending tokens. Default: all.
             keys: Positions of the keys. Default: all.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).visible(range(2)).int().tolist()[1][:3]
+        [1, 1, 0]
         """
         at = torch.arange(len(self.first)) if dests is None else torch.tensor(list(dests), dtype=torch.long)
         at = at.to(self.first.device)
@@ -106,6 +116,11 @@ class AttentionRun:
         Args:
             heads: Indices of heads in the layer.
             dests: Positions of the attending tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).scores([6], [14]).shape
+        torch.Size([1, 1, 15])
         """
         dtype = working_dtype(self.q.dtype)
         q = self.q[..., list(heads), :, :][..., list(dests), :].to(dtype)
@@ -118,6 +133,11 @@ class AttentionRun:
         Args:
             heads: Indices of heads in the layer.
             dests: Positions of the attending tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> round(float(run.attention_run(1).weights([6], [14])[0, 0, 2]), 3)
+        0.431
         """
         return self.rule.heads(list(heads)).weights(self.scores(heads, dests), self.visible(dests))
 

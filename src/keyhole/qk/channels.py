@@ -55,6 +55,11 @@ class InChannels:
 
         Args:
             dests: Which queries. Default: all.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> in_channels(run, 3, 6).scores(slice(14, 15)).shape
+        torch.Size([1, 1, 15])
         """
         inside = self.a[..., dests, :] @ self.B.mT
         return inside if self.unread is None else inside + self.rest(dests)

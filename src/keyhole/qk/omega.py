@@ -69,6 +69,10 @@ class Omega:
 
         Args:
             head: Index of the head in its layer.
+
+        >>> import keyhole
+        >>> omega(keyhole.load(), 3).u(6).shape
+        torch.Size([128, 16])
         """
         return self._all_u[head, :, : int(self.rank[head])]
 
@@ -77,6 +81,10 @@ class Omega:
 
         Args:
             head: Index of the head in its layer.
+
+        >>> import keyhole
+        >>> omega(keyhole.load(), 3).v(6).shape
+        torch.Size([128, 16])
         """
         return self._all_v[head, :, : int(self.rank[head])]
 

@@ -47,7 +47,11 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell]]
 
     def as_csv(self) -> str:
-        """Numbers with all of their digits."""
+        """Numbers with all of their digits.
+
+        >>> Table(("head", ">share"), [("3.6", 0.5)]).as_csv().splitlines()
+        ['head,share', '3.6,0.5']
+        """
         out = StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([name.removeprefix(">") for name in self.columns])

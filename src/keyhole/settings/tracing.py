@@ -173,7 +173,11 @@ class TraceSettings:
         return SvtSettings() if self.method == "svt" else None if self.method == "accpp" else self.method
 
     def as_usual(self) -> bool:
-        """Is a circuit traced as without any choice?"""
+        """Is a circuit traced as without any choice?
+
+        >>> TraceSettings().as_usual(), TraceSettings(tau=0.2).as_usual()
+        (True, False)
+        """
         return all(getattr(self, field.name) == field.default for field in fields(TraceSettings))
 
     @property

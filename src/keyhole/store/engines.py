@@ -48,7 +48,7 @@ class Local:
         Args:
             model: The model.
             job: What is to be traced, and how.
-            blocks: Indices of the parts.
+            blocks: The prompts, part by part.
         """
         if self.workers == 1:
             yield from _in_this_process(model, job, blocks)
@@ -149,7 +149,7 @@ class Ray:
         Args:
             model: The model.
             job: What is to be traced, and how.
-            blocks: Indices of the parts.
+            blocks: The prompts, part by part.
         """
         import ray
 

@@ -63,6 +63,10 @@ class Manifest:
 
         Args:
             number: The index of the part.
+
+        >>> from keyhole.tasks import ioi
+        >>> manifest_of(ioi(3), model={}, settings={}, task={}, versions={}, part=2).span(1)
+        range(2, 3)
         """
         return range(number * self.part, min(self.n, (number + 1) * self.part))
 
@@ -71,6 +75,11 @@ class Manifest:
 
         Args:
             number: The index of the part.
+
+        >>> from keyhole.tasks import ioi
+        >>> manifest = manifest_of(ioi(3), model={}, settings={}, task={}, versions={}, part=2)
+        >>> manifest.key(0) != manifest.key(1)
+        True
         """
         about = {"fingerprint": self.model.get("fingerprint"), "settings": self.settings, "labels": self.labels}
         more = {"prompts": self.prompts[number], "signals": self.signals, "schema": self.schema}
@@ -81,6 +90,10 @@ class Manifest:
 
         Args:
             number: The index of the part.
+
+        >>> from keyhole.tasks import ioi
+        >>> manifest_of(ioi(3), model={}, settings={}, task={}, versions={}, part=2).name(1)[:6]
+        '00001-'
         """
         return f"{number:0{max(5, len(str(self.parts - 1)))}d}-{self.key(number)}"
 

@@ -59,6 +59,9 @@ class Rates:
 
         Args:
             tokens: How many tokens the prompt has.
+
+        >>> Rates(seconds=0.5, power=1.0).at(4)
+        2.0
         """
         return self.seconds * math.pow(max(1.0, tokens), self.power)
 
@@ -75,6 +78,9 @@ class Memory:
 
         Args:
             batch: How many prompts are traced together.
+
+        >>> Memory(fixed=100, prompt=10).at(4)
+        140
         """
         return self.fixed + batch * self.prompt
 

@@ -286,7 +286,14 @@ class Store:
         return dataset(self.path, self.manifest, name, kept)
 
     def counts(self) -> dict[str, int]:
-        """How many prompts have each status."""
+        """How many prompts have each status.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> from keyhole.store import bulk
+        >>> with TemporaryDirectory() as folder:
+        ...     print(bulk("ioi", n=2, out=f"{folder}/ioi.store").counts()["circuit"])
+        2
+        """
         counted = Counter(self.table("prompts", columns=["status"])["status"].to_pylist())
         return {status: counted[status] for status in STATUSES}
 

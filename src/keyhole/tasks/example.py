@@ -66,6 +66,10 @@ class Example:
 
         Args:
             role: The role's name.
+
+        >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
+        >>> Example("demo", text, "", (), (), roles, "", "").span("WHO")
+        (0, 4)
         """
         if role not in self.roles:
             raise KeyholeError(f"this example has no role {role!r}: it has {', '.join(self.roles)}.")
@@ -89,6 +93,12 @@ class Example:
         Args:
             run: A run of this prompt.
             role: The role's name.
+
+        >>> import keyhole
+        >>> text, roles = fill("{name} went to the store", {"name": ("WHO", "Mary")})
+        >>> example = Example("demo", text, "", (), (), roles, "", "")
+        >>> example.position(keyhole.load().run(text), "WHO")
+        1
         """
         word, tokens = self.word(role), self._tokens(run)[role]
         if len(tokens) != 1:
@@ -100,6 +110,12 @@ class Example:
 
         Args:
             run: A run of this prompt.
+
+        >>> import keyhole
+        >>> text, roles = fill("{name} went to the store", {"name": ("WHO", "Mary")})
+        >>> example = Example("demo", text, "", (), (), roles, "", "")
+        >>> example.positions(keyhole.load().run(text))
+        {'WHO': 1, 'END': 5}
         """
         return {role: tokens[0] for role, tokens in self._tokens(run).items() if len(tokens) == 1}
 

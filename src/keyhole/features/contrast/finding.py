@@ -77,6 +77,10 @@ class Feature:
             side: Are the queries (dest) or the keys (src) edited?
             factor: What its coordinates are multiplied with.
             frame: Of the `Features` that it is of. A relative one cannot be edited.
+
+        >>> feature = Feature("one", (1, 6), torch.eye(16)[:, :1], torch.eye(16)[:, :1], torch.ones(1))
+        >>> feature.edit(factor=2.0).factor
+        2.0
         """
         return feature_edit(self, side=side, factor=factor, frame=frame)
 
@@ -108,6 +112,13 @@ class Features:
         Args:
             head: Layer and head.
             rule: "energy", "null" or "halves" (see `find_features`), or a number of dimensions.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import collect, order_contrast
+        >>> model = keyhole.load()
+        >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+        >>> features.rank((1, 6), 2)
+        2
         """
         at = self.at(head)
         if isinstance(rule, int):
@@ -130,6 +141,13 @@ class Features:
         Args:
             head: Layer and head.
             rule: As `rank` takes it.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import collect, order_contrast
+        >>> model = keyhole.load()
+        >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+        >>> features.of((1, 6), 2).rank
+        2
         """
         layer, index = self.at(head)
         r = self.rank(head, rule)
@@ -141,6 +159,13 @@ class Features:
 
         Args:
             head: Layer and head.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import collect, order_contrast
+        >>> model = keyhole.load()
+        >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+        >>> features.at((1, 6))
+        (1, 6)
         """
         if head[0] not in self.layers or not 0 <= head[1] < self.S.shape[1]:
             raise KeyholeError(f"there is no head {head_name(head)} among these features.")
