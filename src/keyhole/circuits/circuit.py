@@ -352,8 +352,8 @@ class Circuit:
         >>> import keyhole
         >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
         >>> circuit = run.trace("Mary", against="John")
-        >>> circuit.effects(what=["nodes"]).measured.baseline
-        'the mean of 24 copies of the prompt with other words'
+        >>> circuit.effects(like="resting", what=["nodes"]).measured.baseline
+        'the resting state'
         """
         from keyhole.faithfulness.effects import effects
 
@@ -385,9 +385,9 @@ class Circuit:
         >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
         >>> circuit = run.trace("Mary", against="John", through="heads")
         >>> from keyhole.faithfulness import PairSettings
-        >>> result = circuit.backups(settings=PairSettings(first=1, draws=20))
+        >>> result = circuit.backups(like="resting", settings=PairSettings(named=((3, 6),), draws=20))
         >>> [removed.head for removed in result.heads]
-        [(0, 6)]
+        [(3, 6)]
         """
         from keyhole.faithfulness.backups import backups
 
@@ -421,8 +421,9 @@ class Circuit:
         >>> import keyhole
         >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
         >>> circuit = run.trace("Mary", against="John")
-        >>> len(circuit.story(top=1).paths)
-        1
+        >>> from keyhole.circuits import from_json
+        >>> print(from_json(circuit.to_json()).story(top=1).paths[0].steps[0].kind)
+        word
         """
         from keyhole.faithfulness.story import tell
 

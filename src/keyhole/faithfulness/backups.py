@@ -81,9 +81,9 @@ def backups(
     >>> import keyhole
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
     >>> circuit = run.trace("Mary", against="John", through="heads")
-    >>> result = backups(circuit, settings=PairSettings(first=1, draws=20))
+    >>> result = backups(circuit, like="resting", settings=PairSettings(named=((3, 6),), draws=20))
     >>> [removed.head for removed in result.heads]
-    [(0, 6)]
+    [(3, 6)]
     """
     settings, progress = settings or PairSettings(), progress or silent
     whole, metric = run_of(circuit, model), metric_of(circuit)

@@ -142,8 +142,8 @@ def effects(
     >>> import keyhole
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
     >>> circuit = run.trace("Mary", against="John")
-    >>> effects(circuit, what=["faithfulness"]).measured.faithfulness is not None
-    True
+    >>> effects(circuit, like="resting", what=["faithfulness"]).measured.baseline
+    'the resting state'
     """
     for name in what:
         require_choice("what", name, What)

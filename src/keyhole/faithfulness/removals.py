@@ -141,12 +141,6 @@ class Verification:
 
         Args:
             rows: Some of its rows. Default: the whole sides.
-
-        >>> import keyhole
-        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
-        >>> circuit = run.trace("Mary", against="John", through="heads")
-        >>> circuit.verify(draws=1, edges=False).ratio() > 1
-        True
         """
         rows = self.sides if rows is None else rows
         controls = [abs(d) for row in rows for d in row.control_drops]

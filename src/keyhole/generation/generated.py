@@ -179,12 +179,6 @@ class Generated:
             like: Prompts of the same template, as `Circuit.effects` takes them.
             counterfactual: One prompt of equal length instead.
             progress: Called with how much is done, of a thousand.
-
-        >>> import keyhole
-        >>> prompt = "When Mary and John went to the store, John gave a drink to"
-        >>> answer = keyhole.load().generate(prompt, max_new_tokens=1)
-        >>> len(answer.story(at=0, against="John").paths) > 0
-        True
         """
         circuit = self.trace(at, against=against)
         return circuit.story(like=like, counterfactual=counterfactual, progress=progress)

@@ -198,7 +198,7 @@ class Model:
         >>> import keyhole
         >>> from keyhole.features.contrast import order_contrast
         >>> model = keyhole.load()
-        >>> found = model.contrast(order_contrast(model, 60, n_boxes=3))
+        >>> found = model.contrast(order_contrast(model, 40, n_boxes=3))
         >>> len(found.heads)
         32
         """

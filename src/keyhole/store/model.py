@@ -22,11 +22,16 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
         model: The model, if it is at hand. Default: it is loaded by the name that the store has, which for a file is
             its path as it was given.
 
+    >>> import keyhole
     >>> from tempfile import TemporaryDirectory
-    >>> from keyhole.store import bulk
+    >>> from keyhole.store import make_store, manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> model = keyhole.load()
+    >>> about = {"name": "organism", "fingerprint": model.fingerprint()}
+    >>> manifest = manifest_of(ioi(2), model=about, settings={}, task={}, versions={})
     >>> with TemporaryDirectory() as folder:
-    ...     print(model_of(bulk("ioi", n=2, out=f"{folder}/ioi.store")).dims.layers)
-    4
+    ...     model_of(make_store(f"{folder}/ioi.store", manifest), model) is model
+    True
     """
     from keyhole.models.load import load
     from keyhole.models.model import Model

@@ -179,11 +179,10 @@ def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> P
         number: The index of the part.
         outcomes: What came of its prompts, in order.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> from keyhole.store import bulk
-    >>> with TemporaryDirectory() as folder:
-    ...     store = bulk("ioi", n=2, out=f"{folder}/ioi.store")
-    ...     print(make_part(store.manifest, 0, list(store.outcomes())).number)
+    >>> from keyhole.store import Outcome, manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> manifest = manifest_of(ioi(1), model={"fingerprint": "0"}, settings={}, task={}, versions={})
+    >>> make_part(manifest, 0, [Outcome(0, ioi(1)[0], "failed", error="no reason")]).number
     0
     """
     in_order = sorted(outcomes, key=lambda outcome: outcome.index)

@@ -220,12 +220,6 @@ class Store:
 
         Args:
             where: Which prompts: values by column of the table `prompts`, or an expression. Default: all.
-
-        >>> from tempfile import TemporaryDirectory
-        >>> from keyhole.store import bulk
-        >>> with TemporaryDirectory() as folder:
-        ...     print(sum(1 for _ in bulk("ioi", n=2, out=f"{folder}/ioi.store").outcomes()))
-        2
         """
         for number in self._kept():
             yield from self._read(number, where)
@@ -235,12 +229,6 @@ class Store:
 
         Args:
             where: Which prompts: values by column of the table `prompts`, or an expression. Default: all.
-
-        >>> from tempfile import TemporaryDirectory
-        >>> from keyhole.store import bulk
-        >>> with TemporaryDirectory() as folder:
-        ...     print([index for index, _ in bulk("ioi", n=2, out=f"{folder}/ioi.store").circuits()])
-        [0, 1]
         """
         for outcome in self.outcomes(where):
             if outcome.circuit is not None:
@@ -256,12 +244,6 @@ class Store:
             columns: Which columns. Default: all.
             where: Which rows: values by column, of this table or of `prompts`; or an expression of this table's own
                 columns. Default: all.
-
-        >>> from tempfile import TemporaryDirectory
-        >>> from keyhole.store import bulk
-        >>> with TemporaryDirectory() as folder:
-        ...     print(bulk("ioi", n=2, out=f"{folder}/ioi.store").table("prompts", columns=["status"]).num_rows)
-        2
         """
         source = self.dataset(name)
         if isinstance(where, Mapping):
@@ -286,14 +268,7 @@ class Store:
         return dataset(self.path, self.manifest, name, kept)
 
     def counts(self) -> dict[str, int]:
-        """How many prompts have each status.
-
-        >>> from tempfile import TemporaryDirectory
-        >>> from keyhole.store import bulk
-        >>> with TemporaryDirectory() as folder:
-        ...     print(bulk("ioi", n=2, out=f"{folder}/ioi.store").counts()["circuit"])
-        2
-        """
+        """How many prompts have each status."""
         counted = Counter(self.table("prompts", columns=["status"])["status"].to_pylist())
         return {status: counted[status] for status in STATUSES}
 
@@ -380,11 +355,13 @@ def open_store(path: Path | str) -> Store:
         path: The store's folder.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from keyhole.store import bulk
+    >>> from keyhole.store import make_store, manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> manifest = manifest_of(ioi(2), model={"fingerprint": "0"}, settings={}, task={}, versions={})
     >>> with TemporaryDirectory() as folder:
-    ...     _ = bulk("ioi", n=2, out=f"{folder}/ioi.store")
-    ...     print(len(open_store(f"{folder}/ioi.store").manifest.prompts))
-    1
+    ...     _ = make_store(f"{folder}/ioi.store", manifest)
+    ...     print(open_store(f"{folder}/ioi.store").manifest.n)
+    2
     """
     root = Path(path)
     if not is_file(root / MANIFEST):
