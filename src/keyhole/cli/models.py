@@ -158,9 +158,9 @@ def sparse(
     loaded = source.load()
     texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
     other, source_of_text = unrelated_text(loaded, texts, seed)
-    studies = []
+    studies = {}
     for name, given in (("task", texts), ("unrelated", other)):
         with show.progress_bar(f"Running {name}") as progress:
-            studies.append(sparse_study(loaded, given, name=name, seed=seed, progress=progress))
-    heads = sparse_heads(*studies, source_of_text, least=min(5, prompts))
+            studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
+    heads = sparse_heads(studies["task"], studies["unrelated"], source_of_text, least=min(5, prompts))
     answer(heads, [], shown=heads.report(top), json=json)

@@ -1,5 +1,6 @@
-"""What do the laboratory's commands say? Toys, theorems and sparse heads as reports: what was measured, and what a dash
-in a table means.
+"""What do the laboratory's commands say? Reports of toys, theorems and sparse heads.
+
+What was measured, and what a dash in a table means.
 """
 
 import math
