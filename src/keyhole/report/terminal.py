@@ -37,7 +37,7 @@ def as_text(report: Report) -> str:
     text
     """
     out = StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
+    console = Console(file=out, width=_WIDTH, color_system=None, highlight=False, force_jupyter=False)
     for block in blocks(report, _WIDTH):
         console.print(block, crop=False, soft_wrap=isinstance(block, Text))
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
