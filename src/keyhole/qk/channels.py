@@ -247,7 +247,7 @@ class Channels(Reported):
         >>> import keyhole
         >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
         >>> run.channels((3, 6), src="Mary").report(run.tokens).title
-        'Head 3.6: to@14 <- Mary@2'
+        'Head 3.6: 14:to <- 2:Mary'
         """
         dest, src = (token_label(tokens, at) if tokens else str(at) for at in (self.dest, self.src))
         rotated = "".join(f", {control.kind} rotation {control.mean_rotated:.3f}" for control in controls)
