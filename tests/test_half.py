@@ -22,11 +22,12 @@ from keyhole.intervene.writers import answers_without
 from keyhole.models import facts
 from keyhole.models.widened import widened_run
 from keyhole.tracing import mlp_influence
-from keyhole.tracing.candidates import Places, Sites, dest_candidates, src_candidates
+from keyhole.tracing.candidates import Places, Sites
 from keyhole.tracing.exactness import check_run, facts_of
 from keyhole.tracing.linear import Probe
 from keyhole.tracing.mlp_influence import read_mlps
 from keyhole.tracing.rounding import layer_rounding, rounding_at
+from keyhole.tracing.sides import dest_candidates, src_candidates
 from keyhole.tracing.upstream import Writes, reads_of
 from keyhole.tracing.writers import read_of, read_vectors, written_by
 from test_exact import SUPPORTED
@@ -119,11 +120,11 @@ def test_what_rounding_does_not_explain_is_refused_with_both_numbers(layer: int)
 def test_candidates_add_up_to_the_scores_of_rounded_queries_and_keys(variant: str) -> None:
     _, run = half(variant)
     writes, record = Writes([run]), run.attention_run(1)
-    sites, w = Sites.of([(0, 1, 9, 4)], writes.device), torch.linspace(-1, 1, len(run))[None]
-    places = Places(writes, 1, sites, w, reads_of(writes, 1, [(0, 1)]), torch.tensor([0]))
-    expected = float(record.scores([1], [9])[0, 0] @ w[0])
+    sites, w = Sites.of([(0, 3, 9, 4)], writes.device), torch.linspace(-1, 1, len(run))[None]
+    places = Places(writes, 1, sites, w, reads_of(writes, 1, [(0, 3)], torch.tensor([9])), torch.tensor([0]))
+    expected = float(record.scores([3], [9])[0, 0] @ w[0])
     for found in (dest_candidates(places), src_candidates(places)):
-        moved = (found.factor[..., None] * found._coord).sum(1) + found.local.sum(1)
+        moved = (found.factor[..., None] * found.coord).sum(1) + found.local.sum(1)
         assert float((moved * found.gain).sum()) == pytest.approx(expected, rel=1e-5)
 
 

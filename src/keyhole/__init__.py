@@ -94,8 +94,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *("circuits", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models", "naming", "qk"),
-    *("store", "studies", "tasks", "tracing"),
+    *("circuits", "edits", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models", "naming"),
+    *("qk", "store", "studies", "tasks", "tracing"),
 )
 _moved.install()
 

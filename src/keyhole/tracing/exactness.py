@@ -10,7 +10,7 @@ weights at a time, once for a model.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole._moved import attributes_of
-from keyhole.brief import brief
+from keyhole.brief import brief, model_label
 from keyhole.models.capture import plain_logits
 from keyhole.models.mlps import NoMlp, read_mlp
 from keyhole.models.numbers import exact_matmul, require_exact, tolerance_of
 from keyhole.models.stacks import read_values, stack
 from keyhole.models.widened import float_copy, widened_logits, widened_run
 from keyhole.qk.channels import layer_in_channels
+from keyhole.report import Report, Reported, Section, Table
 from keyhole.tracing.mlp_places import mlp_places
 from keyhole.tracing.rounding import Rounding, layer_rounding, require_bounded, rounding_at, rounding_of, sizes_of
 from keyhole.tracing.upstream import Writes
@@ -56,7 +57,7 @@ class LayerCheck:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Reported):
     """How exact Keyhole is on one model and one prompt. All errors are relative to the largest value compared."""
 
     __repr__ = brief
@@ -92,6 +93,77 @@ class Check:
         errors = (self.scores, self.residuals, self.logits, self.plain_pass or 0.0, self.mlps or 0.0)
         bounded = self.rounding is None or self.rounding.share <= 1
         return all(e <= self.tolerance for e in errors) and bounded
+
+    def report(self, layers: bool = False) -> Report:
+        """The largest errors, and those of every layer if they are wanted.
+
+        Args:
+            layers: Show every layer's errors, too.
+        """
+        errors = [
+            ("attention scores", "singular channels", self._judged(self.scores)),
+            ("residual streams", "writers", self._judged(self.residuals)),
+            ("logits", "writers", self._judged(self.logits)),
+            ("MLP writes", "folded weights", "no facts" if self.mlps is None else self._judged(self.mlps)),
+        ]
+        if self.plain_pass is not None:
+            errors.append(("logits, captured", "a plain pass", self._judged(self.plain_pass)))
+        notes = []
+        if deficient := sum(layer.deficient_heads for layer in self.layers):
+            notes.append(
+                f"{deficient} heads have directions that no channel holds (of no weight, or too weak to be told); that "
+                "part of a score is shown as rest."
+            )
+        if (missed := self.rounding) is not None:
+            used = f"{missed.share:.0%}" if missed.share <= 1 else f"{missed.share:.0%}, too large"
+            errors.append(("what was rounded", "unit roundoff, magnitudes", used))
+            notes.append(
+                f"These are errors in float32, of one layer's weights at a time. In {self.dtype} all layers together "
+                f"round away {missed.typical:.2%} of the last residual stream (its norm at a token, median; "
+                f"{missed.largest:.1%} at token {missed.token}), and no entry is farther off than {missed.share:.0%} "
+                "of what rounding explains."
+            )
+        table = Table(("reconstructed", "from", ">largest error"), errors)
+        return Report(
+            f"How exact: {model_label(self.model)}",
+            f"{self.n_tokens} tokens, {self.dtype}: {'exact' if self.exact else 'NOT exact'} within "
+            f"{self.tolerance:.0e} of the largest value (of the head, or of the token).",
+            [
+                Section("Errors", [table]),
+                Section("Layers", [self._layers()] if layers else []),
+                Section("Notes", ["\n".join(notes)]),
+            ],
+            table,
+        )
+
+    def _judged(self, value: float) -> str:
+        return f"{value:.1e}" if value <= self.tolerance else f"{value:.1e}, too large"
+
+    def _layers(self) -> Table:
+        rows = [
+            (
+                str(layer.layer),
+                "no attention" if layer.scores is None else f"{layer.scores:.1e}",
+                "" if layer.values is None else f"{layer.values:.1e}",
+                f"{layer.residual:.1e}",
+                "" if layer.mlp is None else f"{layer.mlp:.1e}",
+                *(() if layer.rounded is None else (f"{layer.rounded:.2%}", f"{layer.rounded_bound:.0%}")),
+            )
+            for layer in self.layers
+        ]
+        columns = ("layer", ">scores from channels", ">values", ">residual after it, from writers", ">MLP")
+        further = () if self.rounding is None else (">rounded away", ">of what rounding explains")
+        return Table((*columns, *further), rows)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        summary = {name: getattr(self, name) for name in ("scores", "residuals", "mlps", "exact")}
+        record = {**asdict(self), **summary}
+        if self.rounding is None:  # nothing is rounded away in full precision
+            del record["rounding"]
+            for layer in record["layers"]:
+                del layer["rounded"], layer["rounded_bound"]
+        return record
 
     if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
         __getattr__ = attributes_of("Check")
