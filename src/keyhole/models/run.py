@@ -196,7 +196,16 @@ class Run:
         return is_half(self.dtype)
 
     def rounded(self, layer: int) -> "Rounded":
-        """What one layer of a run in half precision rounded away. See `keyhole.tracing.rounding`."""
+        """What did one layer round away, in half precision? See `keyhole.tracing.rounding`.
+
+        Args:
+            layer: Its index.
+
+        >>> import keyhole
+        >>> run = keyhole.load(dtype="bfloat16").run("Mary gave a drink to John")
+        >>> run.rounded(0).stream.norm() < 0.01 * run.final_resid.norm()  # a vector for each token
+        tensor(True)
+        """
         from keyhole.tracing.rounding import rounded
 
         if layer not in self._rounded:
