@@ -3,6 +3,7 @@
 The order is that of the design, with what the code showed to be better:
 - `version` is a foundation, because circuit files and results carry it: nothing imports the public API itself.
 - `Writer` belongs to the records in `circuits`, and the check of a run to `tracing`, which alone knows the split.
+- `requests` stands below those who serve: the page's server (`web`) and that of agents read and queue them alike.
 - `show` (the terminal) stands just below `cli`: the library never prints.
 """
 
@@ -34,6 +35,7 @@ LAYERS = [
     ],
     *[
         ("lab",),
+        ("requests",),
         ("web",),
         ("show",),
         ("cli",),

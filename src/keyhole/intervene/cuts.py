@@ -200,6 +200,14 @@ class CausesRemoved:
     control_metrics: tuple[float, ...]
     agrees: bool  # is what is left what was predicted?
 
+    def __str__(self) -> str:
+        controls = ", ".join(f"{left:+.2f}" for left in self.control_left) or "none"
+        answers = ", ".join(f"{after - self.metric_before:+.2f}" for after in self.control_metrics) or "none"
+        return (
+            f"taken away in the model's own pass: {self.left:+.2f} is left (other writers as large: {controls}); "
+            f"the answer changes by {self.metric_after - self.metric_before:+.2f} ({answers})"
+        )
+
 
 def left_agrees(left: float, predicted: float, dtype: torch.dtype) -> bool:
     """Is what is left of a write what was predicted, as far as the model's precision can tell?"""

@@ -211,6 +211,14 @@ class Channels:
         """How many channels make up the relative attention? None when it is not positive."""
         return n_recon(self.relative_terms, tolerance, self.relative_attention)
 
+    def strongest(self, n: int = 3) -> tuple[tuple[int, float], ...]:
+        """The channels that add most to the relative attention, each with its share; none when that is not positive."""
+        if self.relative_attention <= 0:
+            return ()
+        values, order = self.relative_terms.sort(descending=True)
+        pairs = zip(order.tolist()[:n], values.tolist()[:n], strict=True)
+        return tuple((k, value / self.relative_attention) for k, value in pairs if value > 0)
+
     def _repr_html_(self) -> str:
         from keyhole.web.reprs import channels_html
 
