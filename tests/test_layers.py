@@ -36,7 +36,7 @@ LAYERS = [
     *[
         ("lab",),
         ("requests",),
-        ("web",),
+        ("agents", "web"),
         ("show",),
         ("cli",),
         ("__main__", "__init__"),
