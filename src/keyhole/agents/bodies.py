@@ -63,7 +63,7 @@ class TargetBody(RunBody):
 
     target: Words = Field(
         None,
-        description="The answer: a text, a token id, or several that count together. Default: the likeliest next token.",
+        description="The answer: a text, a token id, or several that count as one. Default: the likeliest next token.",
     )
     against: Words = Field(None, description="The other answer, whose logit is subtracted. Default: none.")
 
@@ -91,11 +91,12 @@ class CircuitBody(ToolBody):
     model: str | None = Field(None, description="The model that made it. Default: the one that the file names.")
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+def as_list(value: Any) -> Any:
+    """One text or record where several may stand."""
+    return [value] if isinstance(value, str | dict) else value
 
 
-Several = Annotated[list[str], BeforeValidator(_as_list)]  # one text stands for itself
+Several = Annotated[list[str], BeforeValidator(as_list)]
 
 
 def read_head(text: str) -> Head:

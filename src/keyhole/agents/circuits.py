@@ -172,13 +172,15 @@ def verify(offered: Offered, body: VerifyBody, reporter: Reporter) -> Answer:
     )
     heading, *lines = causes_lines(result)
     rows = shown_rows(result, body.top)
-    table = Table(CELLS, table_cells(circuit, result, rows))
     every = len(result.causes.ranked) or len(result.rows)
-    shown = [table, f"{len(rows)} of {every} removals. {units_line(circuit, rows)}"] if rows else []
-    arithmetic, *measured = arithmetic_lines(result)
-    sections = [Section(arithmetic, ["\n".join(measured)]), Section(heading, [*shown, "\n".join(lines)])]
+    shown: list[str | Table] = []
+    if rows:
+        shown.append(Table(CELLS, table_cells(circuit, result, rows)))
+        shown.append(f"{len(rows)} of {every} removals. {units_line(circuit, rows)}")
     verdict = "as predicted" if result.agrees else "NOT as predicted"
-    return Answer(as_text(Report(f"{body.circuit}: {verdict}", "", sections)).strip(), result.record())
+    sections = [Section(heading, [*shown, "\n".join(lines)])]
+    report = Report(f"{body.circuit}: {verdict}", "\n".join(arithmetic_lines(result)), sections)
+    return Answer(as_text(report), result.record())
 
 
 @takes(CompareSettings, "members", "threshold", "mode", "draws", "seed")

@@ -28,7 +28,7 @@ class Folder:
 
     @classmethod
     def of(cls, path: Path | str) -> "Folder":
-        """This folder, which must exist."""
+        """A folder, which must exist."""
         if not os.path.isdir(path):
             raise KeyholeError(f"there is no folder {path}: make it first, or name another one.")
         return cls(Path(path).resolve())

@@ -54,8 +54,8 @@ class Offered(Kept):
             name = same[0] if same else next(iter(self.sources)) if len(self.sources) == 1 else None
             if name is None:
                 raise KeyholeError(
-                    f"this circuit was made with {quoted(named)}, and this server offers {', '.join(self.sources)}: say "
-                    "with model which of them that is."
+                    f"this circuit was made with {quoted(named)}, and this server offers {', '.join(self.sources)}: "
+                    "say with model which of them that is."
                 )
         return self.model(name, reporter)
 

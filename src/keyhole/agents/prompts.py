@@ -1,11 +1,11 @@
 """Tools that look at a model and a prompt: check, heads, channels, explain, explain_mlp, generate."""
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from keyhole.agents.bodies import Answer, HeadBody, ModelBody, Place, RunBody, Several, TargetBody
+from keyhole.agents.bodies import Answer, HeadBody, ModelBody, Place, RunBody, Several, TargetBody, as_list
 from keyhole.agents.offered import Offered
 from keyhole.edits.files import edit_of, load_edits, typed_edit
 from keyhole.edits.records import Edit
@@ -16,6 +16,7 @@ from keyhole.intervene.cuts import remove_causes
 from keyhole.intervene.removal import Metric
 from keyhole.models.run import Run
 from keyhole.models.tokens import token_label
+from keyhole.qk.channels import Channels
 from keyhole.qk.channels import channels as split_score
 from keyhole.qk.controls import RotationControl, RotationSettings, rotation_control
 from keyhole.qk.firings import find_firings
@@ -49,7 +50,7 @@ def check(offered: Offered, body: CheckBody, reporter: Reporter) -> Answer:
     if body.prompt is None:
         model, prompt = offered.model(body.model, reporter), None
     else:
-        model, ids = offered.encoded(RunBody(prompt=body.prompt, model=body.model), reporter)
+        model, ids = offered.encoded(RunBody.model_validate({"prompt": body.prompt, "model": body.model}), reporter)
         prompt = list(ids)
     reporter.progress("Checking")
     result = check_model(model, prompt, tolerance=body.tolerance, seed=body.seed)
@@ -90,7 +91,7 @@ def heads(offered: Offered, body: HeadsBody, reporter: Reporter) -> Answer:
     reporter.check()
     sites = find_firings(run, body.tau, dest=body.dest)
     listed = [site for site in sites if body.first_token != "collapse" or site.src > 0]
-    progress, splits = reporter.progress("Splitting scores"), []
+    progress, splits = reporter.progress("Splitting scores"), list[Channels]()
     for site in listed[: body.top]:
         progress(len(splits), min(body.top, len(listed)))
         splits.append(split_score(run, (site.layer, site.head), site.dest, site.src))
@@ -211,7 +212,7 @@ class GenerateBody(RunBody):
     """A prompt, how the model writes on, and what is edited."""
 
     stop: Several = Field([], description="End where one of these texts is written. Default: nowhere.")
-    edits: list[str | dict[str, Any]] = Field(
+    edits: Annotated[list[str | dict[str, Any]], BeforeValidator(as_list)] = Field(
         [],
         max_length=_EDITS,
         description="Write a second answer with these edits, and compare. Each is a text, 3.6:0,2*0 (channels 0 and 2 "

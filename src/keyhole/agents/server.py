@@ -79,13 +79,12 @@ class Agents:
 
     async def run(self) -> None:
         """Answer until the client closes standard input."""
-        self._jobs = Jobs(Limits(), spell)
-        # In a thread: the client's first message is answered while torch is loaded.
-        self._loading = asyncio.create_task(asyncio.to_thread(Offering, self.folder, self.models, self.settings))
-        server = self.server()
+        self._jobs, server = Jobs(Limits(), spell), self.server()
         async with stdio_server() as (incoming, outgoing):
+            # Not before, as it may print something. In a thread: the first message is answered while torch is loaded.
+            self._loading = asyncio.create_task(asyncio.to_thread(Offering, self.folder, self.models, self.settings))
             await server.run(incoming, outgoing, server.create_initialization_options())
-        self._jobs.close()
+            self._jobs.close()
 
     def server(self) -> "Server[Any]":
         """The protocol's side of it."""

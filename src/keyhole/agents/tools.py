@@ -1,11 +1,15 @@
 """Which tools are there, what does each take, and how is a call answered?"""
 
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, get_type_hints
+
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from keyhole.agents import circuits, prompts
 from keyhole.agents.bodies import Answer, ToolBody
@@ -57,7 +61,8 @@ class Tool:
         """
         try:
             body = read_body(self.body, self._with_model(offered, arguments))
-            answer = self.answer(offered, body, reporter)
+            with stoppable(reporter):
+                answer = self.answer(offered, body, reporter)
             return offered.folder.without(offered.bounded(self.name, answer, body.form)).encode("utf-8", "replace")
         except KeyholeError as error:
             raise KeyholeError(offered.folder.without(str(error))) from None
@@ -78,6 +83,27 @@ class Tool:
             if arguments.get("model") is not None or not usual
             else {**arguments, "model": offered.given.first}
         )
+
+
+_AT_WORK: list[Reporter] = []  # of work that is under way; the last is that of quick work that was let in
+
+
+@contextmanager
+def stoppable(reporter: Reporter) -> Iterator[None]:
+    """Work that stops inside a model's pass, too: between two reports there may be a batch of long prompts."""
+    worker = threading.get_ident()
+
+    def look(*_: Any) -> None:
+        if threading.get_ident() == worker and _AT_WORK[-1] is reporter:
+            reporter.check(alone=True)
+
+    hook = register_module_forward_pre_hook(look)
+    _AT_WORK.append(reporter)
+    try:
+        yield
+    finally:
+        _AT_WORK.pop()
+        hook.remove()
 
 
 TOOLS = {

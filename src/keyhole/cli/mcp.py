@@ -64,7 +64,7 @@ def read_models(texts: list[str]) -> dict[str, str]:
     for text in texts:
         match = _NAMED.fullmatch(text)
         name, source = (match["name"], match["source"]) if match else (text, text)
-        if not source.strip() or source.startswith("="):
+        if not source.strip() or (match is None and "=" in text):
             raise KeyholeError(f"--model takes a name, or NAME=PATH such as small=SmolLM2.gguf, not {quoted(text)}.")
         if name in models:
             raise KeyholeError(f"--model names {quoted(name)} twice: give each model a name of its own.")
