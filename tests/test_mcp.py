@@ -5,7 +5,6 @@ One process for all of this file, but for what needs another one.
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 import keyhole
 from conftest import ROOT
@@ -51,6 +50,8 @@ class Agent:
     portal: BlockingPortal
     client: Client
     folder: Path
+    errors: Path  # what the server printed there
+    strange: list[Exception]  # lines that were no messages
     steps: list[tuple[float, float | None, str | None]] = field(default_factory=list)
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -107,13 +108,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return inside
 
 
+LOUD = f"""
+import os, sys
+from keyhole.agents import prompts
+from keyhole.cli.app import main
+explain, split = prompts.explain_firing, prompts.split_score
+def loud(*places, **options):
+    print("loud"); os.write(1, b"louder"); os.system("echo loudest")
+    return explain(*places, **options)
+def wrong(run, head, *places, **options):
+    if head == (0, 7):
+        raise ZeroDivisionError("{SECRET} of ours")
+    return split(run, head, *places, **options)
+prompts.explain_firing, prompts.split_score = loud, wrong
+main()
+"""  # `keyhole` with a library that prints, and has a fault in one place
+
+
 @pytest.fixture(scope="module")
 def agent(folder: Path) -> Iterator[Agent]:
-    command = ["-m", "keyhole", "mcp", str(folder), "--model", "organism", "--model", "again=organism"]
-    command += ["--tokens", "100"]
+    """By the handshake of older clients; docs/agents.md has the newer one."""
+    command = ["-c", LOUD, "mcp", str(folder), "--model", "organism", "--model", "again=organism", "--tokens", "100"]
     server = StdioServerParameters(command=sys.executable, args=command, env=ENVIRONMENT)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, cache=None)) as client:
-        yield Agent(portal, client, folder)
+    errors, strange = folder.parent / "errors.txt", list[Exception]()
+
+    async def note(message: Any) -> None:
+        if isinstance(message, Exception):  # a line that is no message
+            strange.append(message)
+
+    with errors.open("w") as log, start_blocking_portal() as portal:
+        client = Client(stdio_client(server, errlog=log), mode="legacy", cache=None, message_handler=note)
+        with portal.wrap_async_context_manager(client):
+            yield Agent(portal, client, folder, errors, strange)
 
 
 # What does each tool take, and answer?
@@ -151,15 +177,16 @@ def test_answers_about_a_prompt_are_the_librarys(agent: Agent, organism: Model) 
     firing = run.explain((3, 6), src="gave", tau=0.2)
     assert agent.ask("explain", prompt=PROMPT, head="3.6", src="gave", tau=0.2) == str(firing)
     assert agent.json("explain", prompt=PROMPT, head="3.6", dest=14, src=11, tau=0.2)["sides"]
-    firings, listed = run.firings(0.5), agent.json("heads", prompt=PROMPT, tau=0.5, first_token="keep", top=1)
-    assert [f["attention"] for f in listed["firings"]] == pytest.approx([site.attention for site in firings])
+    firings, listed = run.firings(0.5), agent.json("heads", prompt=PROMPT, tau=0.5, first_token="keep", top=5)
+    assert [f["attention"] for f in listed["shown"]] == pytest.approx([site.attention for site in firings[:5]])
+    assert listed["firings"] == len(firings)
     split = run.channels((3, 6), src="gave")
     assert agent.json("channels", prompt=PROMPT, head="3.6")["sparsity"] == pytest.approx(split.sparsity)
     assert f"S(v) {split.sparsity:.3f} of 16" in agent.ask("channels", prompt=PROMPT, head="3.6", draws=2)
     assert "exact within" in agent.ask("check") and agent.json("check", prompt=PROMPT, model="again")["exact"]
     written = agent.json("explain_mlp", prompt=PROMPT, layer=3, target="Mary", against="John")
     write = run.explain_mlp(3, -1, run.toward("Mary", "John"))
-    assert written["along"] == pytest.approx(write.record()["along"]) and written["removed"]["agrees"]
+    assert written["value"] == pytest.approx(write.record()["value"]) and written["removed"]["agrees"]
     assert "2:Mary" in agent.ask("heads", prompt=PROMPT, top=3) and "mlp 3" in agent.ask(
         "explain_mlp", prompt=PROMPT, layer=3
     )
@@ -384,7 +411,7 @@ def test_a_cancelled_call_stops_and_the_next_is_answered(agent: Agent) -> None:
     with pytest.raises(CancelledError):
         call.result()
     agent.ask("trace", prompt=PROMPT, faithfulness=False)  # it waits in the same queue
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 def test_a_call_that_waits_is_cancelled_too(agent: Agent) -> None:
@@ -399,49 +426,21 @@ def test_a_call_that_waits_is_cancelled_too(agent: Agent) -> None:
 
 # The protocol, and what stands outside of it.
 
-LOUD = f"""
-import os, sys
-from keyhole.agents import prompts
-from keyhole.agents.server import serve
-explain = prompts.explain_firing
-def loud(*places, **options):
-    print("loud"); os.write(1, b"louder"); os.system("echo loudest")
-    return explain(*places, **options)
-def wrong(*places, **options):
-    raise ZeroDivisionError("{SECRET} of ours")
-prompts.explain_firing, prompts.split_score = loud, wrong
-serve(sys.argv[1], {{"organism": "organism"}})
-"""
+
+def test_standard_output_belongs_to_the_protocol(agent: Agent) -> None:
+    """What the library, the system and its programs print goes to standard error."""
+    agent.ask("explain", prompt=PROMPT, head="3.6")
+    assert all(word in agent.errors.read_text() for word in ("loud\n", "louder", "loudest"))
+    assert not agent.strange
 
 
-def test_standard_output_belongs_to_the_protocol(tmp_path: Path) -> None:
-    """What is printed goes to standard error, and so does the traceback of a fault; the client's end is the server's."""
-    firing = {"prompt": PROMPT, "head": "3.6"}
-    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    messages = [
-        {"id": 1, "method": "initialize", "params": begin},
-        {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": {"name": "explain", "arguments": firing}},
-        {"id": 3, "method": "tools/call", "params": {"name": "channels", "arguments": firing}},
-    ]
-    server = subprocess.Popen(
-        [sys.executable, "-c", LOUD, str(tmp_path)],
-        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
-        text=True,
-        env={**os.environ, **ENVIRONMENT},
-    )
-    assert server.stdin and server.stdout and server.stderr
-    for message in messages:
-        server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-    server.stdin.flush()
-    answers = {answer["id"]: answer["result"] for answer in (json.loads(server.stdout.readline()) for _ in range(3))}
-    rest, errors = server.communicate(timeout=20)
-    assert not rest and server.returncode == 0
-    assert answers[1]["serverInfo"]["name"] == "keyhole" and "organism" in answers[1]["instructions"]
-    assert answers[2]["content"][0]["text"].startswith("head 3.6") and not answers[2]["isError"]
-    assert answers[3]["isError"] and "wrong inside Keyhole (ZeroDivisionError)" in answers[3]["content"][0]["text"]
-    assert SECRET not in json.dumps(answers) and "Traceback" in errors and f"{SECRET} of ours" in errors
-    assert all(word in errors for word in ("loud\n", "louder", "loudest"))
+def test_a_fault_of_ours_is_a_sentence(agent: Agent) -> None:
+    """The traceback is for whoever started the server."""
+    sentence = agent.refused("channels", prompt=PROMPT, head="0.7")
+    assert "wrong inside Keyhole (ZeroDivisionError)" in sentence and SECRET not in sentence
+    errors = agent.errors.read_text()
+    assert "Traceback" in errors and f"{SECRET} of ours" in errors
+    assert "exact" in agent.ask("check")  # it goes on
 
 
 # What whoever starts it chooses.

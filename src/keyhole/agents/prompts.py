@@ -115,8 +115,8 @@ def heads(offered: Offered, body: HeadsBody, reporter: Reporter) -> Answer:
         "S(v): how sparse the split over channels is, 1 / channels to 1.",
         {
             **_about(run),
-            "firings": [{**asdict(site), "times_uniform": site.times_uniform} for site in sites],
-            "split": [split.record() for split in splits],
+            "firings": len(sites),
+            "shown": [split.record() | {"times_uniform": split.attention * split.visible} for split in splits],
         },
         Firings=Table(("head", "dest", "src", ">weight", ">x unif.", ">S(v)", "channels: share"), rows),
     )

@@ -7,8 +7,11 @@ protocol, and the SDK sends whatever else is printed to standard error.
 import asyncio
 import json
 import os
+import signal
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -60,11 +63,9 @@ def serve(folder: Path | str, models: Mapping[str, str], settings: AgentSettings
         settings: How far answers and their reach go.
     """
     agents = Agents(Folder.of(folder), dict(models), settings or AgentSettings())
-    try:
-        anyio.run(agents.run)
-    except KeyboardInterrupt:
-        # A thread of the SDK still waits for a line of standard input: Python would wait for it.
-        os._exit(130)
+    # A thread of the SDK waits for a line of standard input, and Python would wait for that thread.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    anyio.run(agents.run)
 
 
 @dataclass
@@ -80,7 +81,9 @@ class Agents:
     async def run(self) -> None:
         """Answer until the client closes standard input."""
         self._jobs, server = Jobs(Limits(), spell), self.server()
-        async with stdio_server() as (incoming, outgoing):
+        # What Python prints goes to standard error at once: the SDK sends there what is written past it, and would let
+        # lines that wait in a buffer out into the protocol at its end.
+        async with stdio_server() as (incoming, outgoing), redirected():
             # Not before, as it may print something. In a thread: the first message is answered while torch is loaded.
             self._loading = asyncio.create_task(asyncio.to_thread(Offering, self.folder, self.models, self.settings))
             await server.run(incoming, outgoing, server.create_initialization_options())
@@ -169,6 +172,13 @@ class Agents:
         if len(document) <= _DOCUMENT:
             contents.append(types.TextResourceContents(uri=uri, mime_type="application/json", text=document))
         return types.ReadResourceResult(contents=list(contents))
+
+
+@asynccontextmanager
+async def redirected() -> AsyncIterator[None]:
+    """Print to standard error."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 class Offering:
