@@ -18,7 +18,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 import keyhole
-from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.agents.bodies import Answer
 from keyhole.agents.files import Folder
@@ -38,7 +37,8 @@ from keyhole.studies.settings import CompareSettings
 pytestmark = pytest.mark.xdist_group("mcp")
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-ENVIRONMENT = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+SOURCE = str(Path(keyhole.__file__).parents[1])  # of the library that is tested
+ENVIRONMENT = {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SECRET = "nobody should read this"
 NULL = '"type": "null"'
 

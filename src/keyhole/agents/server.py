@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 CIRCUITS = "keyhole://circuits/"  # what a circuit's address begins with
 _DOCUMENT = 200_000  # characters of a circuit's document; of a longer one, only its tree is given
 _EVERY = 0.2  # seconds between two reports of one part of the work
+_NEVER = 86_400.0  # seconds
 _SHORT = 0.99  # a part that is done counts as less than the beginning of the next: reports must grow
 _ABOUT = """Keyhole explains attention heads: why a head attends where it does, and which circuit is behind an answer.
 
@@ -80,7 +81,8 @@ class Agents:
 
     async def run(self) -> None:
         """Answer until the client closes standard input."""
-        self._jobs, server = Jobs(Limits(), spell), self.server()
+        # A call is listened to until it ends, or is cancelled: nothing else stops its work.
+        self._jobs, server = Jobs(Limits(grace=_NEVER), spell), self.server()
         # What Python prints goes to standard error at once: the SDK sends there what is written past it, and would let
         # lines that wait in a buffer out into the protocol at its end.
         async with stdio_server() as (incoming, outgoing), redirected():
