@@ -9,8 +9,10 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,9 @@ import keyhole
 from fuzzing import STRANGE, damaged, mutated
 from ggufs import write_gguf
 from keyhole import KeyholeError
+from keyhole.agents.files import Folder
+from keyhole.agents.offered import Offered
+from keyhole.agents.tools import TOOLS
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.exports import read_mib, to_dataframe, to_graphml, to_mib
 from keyhole.circuits.files import from_json, save, to_json
@@ -45,6 +50,8 @@ from keyhole.naming.record import from_json as naming_from_json
 from keyhole.naming.record import to_json as naming_to_json
 from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import Shown
+from keyhole.requests.jobs import Reporter
+from keyhole.settings.agents import AgentSettings
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text
 from keyhole.studies.comparison.compare import compare
@@ -371,3 +378,40 @@ def test_arguments_are_obeyed_or_refused(arguments: list[str], tmp_path_factory:
     assert stop.value.code in (0, 1, 2, None), err.getvalue()
     assert "Traceback" not in err.getvalue() and len(err.getvalue()) < LONGEST + 500
     assert stop.value.code != 2 or err.getvalue().strip()
+
+
+CALLS: dict[str, dict[str, Any]] = {  # of the server for agents
+    "check": {"seed": 1, "tolerance": 0.1, "prompt": PROMPT},
+    "heads": {"prompt": PROMPT, "top": 2, "dest": -1, "tau": 0.5},
+    "channels": {"prompt": PROMPT, "head": "3.6", "dest": -1, "src": "gave", "draws": 1},
+    "explain": {"prompt": PROMPT, "head": "3.6", "tau": 0.2, "keys": "all", "why": "here"},
+    "explain_mlp": {"prompt": PROMPT, "layer": 3, "target": "Mary", "against": ["John"], "pos": -1},
+    "trace": {"prompt": PROMPT, "target": "Mary", "faithfulness": False, "tau": 0.2, "end": -1, "out": "x.json"},
+    "sufficient": {"prompt": PROMPT, "target": "Mary", "level": 0.5, "like": "words"},
+    "verify": {"circuit": "circuit.json", "mode": "exact", "draws": 1, "edges": False, "top": 3},
+    "compare": {"a": "circuit.json", "b": "circuit.json", "members": 0, "threshold": 0.5},
+    "generate": {"prompt": PROMPT, "edits": [{"kind": "channels", "head": [3, 6], "channels": [0]}], "controls": 0},
+    "contrast": {"what": "samples.jsonl", "heads": ["1.6"], "rank": 1},
+}
+
+
+@some(0.5)
+@given(random=randoms)
+def test_calls_of_agents_are_answered_or_refused(
+    random: Random, circuits: list[Circuit], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A fault of ours is refused, too, but in words of its own."""
+    folder = tmp_path_factory.getbasetemp() / "agents"
+    folder.mkdir(exist_ok=True)
+    save(circuits[0], folder / "circuit.json")
+    offered = offered_in(folder)
+    name = random.choice(sorted(CALLS))
+    try:
+        TOOLS[name].call(offered, mutated(CALLS[name], random), Reporter(Event(), lambda *_: None, lambda: None))
+    except KeyholeError as error:
+        assert 0 < len(str(error)) < LONGEST and "wrong inside Keyhole" not in str(error), str(error)[:300]
+
+
+@cache
+def offered_in(folder: Path) -> Offered:
+    return Offered(Folder.of(folder), {"organism": "organism"}, AgentSettings())

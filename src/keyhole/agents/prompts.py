@@ -122,10 +122,12 @@ def heads(offered: Offered, body: HeadsBody, reporter: Reporter) -> Answer:
     )
 
 
-@takes(RotationSettings, "basis", "draws", "seed")
+@takes(RotationSettings, "basis")
 class ChannelsBody(HeadBody):
     """A firing, and how its score is split."""
 
+    draws: int = Field(20, ge=1, le=1000, description="How many random rotations it is compared with, of each kind.")
+    seed: Seed = Field(0, description="Seed of the rotations.")
     top: int = Field(12, ge=1, description="How many channels are shown.")
 
 
