@@ -116,7 +116,7 @@ class Answer:
     written: tuple[str, ...] = field(default=())  # files
 
     @classmethod
-    def of(cls, title: str, summary: str, record: dict[str, Any], **tables: Table | str) -> "Answer":
-        """An answer of a few tables or texts, each under its heading."""
-        sections = [Section(heading.replace("_", " "), [part]) for heading, part in tables.items()]
-        return cls(as_text(Report(title, summary, sections)), record)
+    def of(cls, title: str, summary: str, table: tuple[str, Table], record: dict[str, Any]) -> "Answer":
+        """An answer with one table, under its heading."""
+        heading, rows = table
+        return cls(as_text(Report(title, summary, [Section(heading, [rows])])), record)

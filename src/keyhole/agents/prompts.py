@@ -59,8 +59,8 @@ def check(offered: Offered, body: CheckBody, reporter: Reporter) -> Answer:
     return Answer.of(
         f"{result.model}: {result.n_tokens} tokens, {result.dtype}",
         f"{verdict} within {result.tolerance:.0e} of the largest value",
+        ("Largest errors", Table(("of", "error"), [(n, "-" if e is None else f"{e:.1e}") for n, e in errors.items()])),
         {**asdict(result), **errors, "exact": result.exact},
-        Largest_errors=Table(("of", "error"), [(n, "-" if e is None else f"{e:.1e}") for n, e in errors.items()]),
     )
 
 
@@ -113,12 +113,12 @@ def heads(offered: Offered, body: HeadsBody, reporter: Reporter) -> Answer:
         "Which heads fire where?",
         f"{_tokens(run)}\n\n{len(splits)} of {len(sites)} firings shown{collapsed}. x unif.: weight x visible keys. "
         "S(v): how sparse the split over channels is, 1 / channels to 1.",
+        ("Firings", Table(("head", "dest", "src", ">weight", ">x unif.", ">S(v)", "channels: share"), rows)),
         {
             **_about(run),
             "firings": len(sites),
             "shown": [split.record() | {"times_uniform": split.attention * split.visible} for split in splits],
         },
-        Firings=Table(("head", "dest", "src", ">weight", ">x unif.", ">S(v)", "channels: share"), rows),
     )
 
 
@@ -153,12 +153,12 @@ def channels(offered: Offered, body: ChannelsBody, reporter: Reporter) -> Answer
         f"attention {split.attention:.3f}, score {split.score:.2f}, relative attention {split.relative_attention:.2f} "
         f"(beyond the mean of the other keys), which {split.n_recon() or '-'} channels make up. S(v) "
         f"{split.sparsity:.3f} of {len(split.sigma)} channels; of rotated ones {rotated}. Error {split.error:.0e}.",
+        ("Channels", Table(("channel", ">sigma", ">term"), rows)),
         {
             **_about(run),
             **split.record(),
             "controls": {c.kind: {"mean": c.mean_rotated, "draws": list(c.rotated)} for c in controls},
         },
-        Channels=Table(("channel", ">sigma", ">term"), rows),
     )
 
 
