@@ -64,31 +64,25 @@ def more_than_random(
     return ClaimTest(name, asked, beyond, low, high, holds, len(effects), note)
 
 
-def less_on_negatives(
+def half_on_negatives(
     effects: Float[np.ndarray, "case"],
     negatives: Float[np.ndarray, "negative"],
     pairs: Sequence[int | None],
     name: str,
     how: ClaimSettings,
-    *,
-    least: float,
 ) -> ClaimTest:
-    """Is the effect on the claim's prompts larger than on those where it should not happen, by as much as counts?
+    """Is the effect, where it should not happen, less than half of that on the claim's prompts, beyond doubt?
 
     `pairs`: the prompt that each negative was made from, as an index into `effects`; None: of none of them.
     """
-    paired = [(float(effects[i]), float(other)) for i, other in zip(pairs, negatives, strict=True) if i is not None]
-    if len(paired) == len(negatives):
-        mean, low, high = spread([own - other for own, other in paired], how)
-    elif min(len(effects), len(negatives)) > 1:
-        mean, low, high = difference(effects.tolist(), negatives.tolist())
+    halves = [(float(effects[i]) / 2, float(other)) for i, other in zip(pairs, negatives, strict=True) if i is not None]
+    if len(halves) == len(negatives):
+        mean, low, high = spread([half - other for half, other in halves], how)
     else:
-        mean, low, high = math.nan, math.nan, math.nan
-    holds = not math.isnan(low) and low >= least
-    note = f"{negatives.mean():.3f} there" if len(negatives) else "none"
-    return ClaimTest(
-        f"less on negatives: {name}", f"lower bound at least {least:.3g}", mean, low, high, holds, len(negatives), note
-    )
+        mean, low, high = difference((effects / 2).tolist(), negatives.tolist())
+    note = f"{negatives.mean():.3f} on negatives, {effects.mean():.3f} otherwise; half of that, less this"
+    title = f"less than half with {name}"
+    return ClaimTest(title, "lower bound above 0", mean, low, high, not math.isnan(low) and low > 0, len(negatives), note)
 
 
 def enough(n: int, of: int, how: ClaimSettings) -> ClaimTest:

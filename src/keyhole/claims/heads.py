@@ -21,16 +21,19 @@ from jaxtyping import Float
 
 from keyhole.brief import Head, head_name
 from keyhole.claims.cases import Case, Cases, UntestableError
-from keyhole.claims.evidence import ClaimTest, above, at_least, less_on_negatives, more_than_random
+from keyhole.claims.evidence import ClaimTest, above, at_least, half_on_negatives, more_than_random
 from keyhole.claims.measuring import (
+    Change,
     EditsOf,
     Written,
     attention,
     attention_predicted,
     attention_with,
     lost,
+    lost_to_changes,
     lost_to_random,
     mean_answer,
+    moved,
 )
 from keyhole.claims.records import Matches, Moves, Needs
 from keyhole.edits.records import At, ChannelEdit, Edit, SignalEdit, Source, WriteEdit
@@ -43,6 +46,7 @@ from keyhole.stats import wilson
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
+INSTEAD = 8  # random directions, of which the mean is taken
 LEAST_CONTROLS = 9  # other sets of channels: fewer say nothing
 
 
@@ -57,7 +61,7 @@ def moves_tests(
     tests.append(at_least("the answer loses, without it", effects, how.least, how))
     tests.append(_not_other_tokens(model, own, written, effects, how))
     tests.append(_not_other_heads(model, own, written, effects, how))
-    instead = lost_to_random(model, own.cases, written, how.draws, how.seed, instead=True).mean(0) / whole
+    instead = lost_to_random(model, own.cases, written, INSTEAD, how.seed, instead=True).mean(0) / whole
     tests.append(
         at_least("it loses, with a random direction of the same norm instead", instead, how.least, how)
     )
@@ -65,7 +69,7 @@ def moves_tests(
     tests.append(more_than_random("more than random directions of the same norm cost", effects, beside, how))
     tests += [_on(rewrite, model, lambda case: [written.edit(case)], how.least, how) for rewrite in rewrites]
     others = lost(model, negatives.cases, lambda case: [written.edit(case)]) / whole
-    tests.append(less_on_negatives(effects, others, pairs(own, negatives), negatives.name, how, least=how.least))
+    tests.append(half_on_negatives(effects, others, pairs(own, negatives), negatives.name, how))
     return tests
 
 
@@ -80,13 +84,11 @@ def needs_tests(
     if claim.flips:
         tests.append(_flips(own, effects * whole, how))
     draws = channel_draws(model, claim.head, claim.channels, how.draws, how.seed)
-    random = np.stack(
-        [lost(model, own.cases, lambda case, ks=ks: [signal(claim, case, ks)]) for ks in draws]  # type: ignore[misc]
-    )
+    random = _lost_in_channels(model, claim, own, draws)
     tests.append(more_than_random("more than random channels of the same head", effects, random / whole, how))
     tests += [_on(rewrite, model, lambda case: [signal(claim, case)], claim.least, how) for rewrite in rewrites]
     others = lost(model, negatives.cases, lambda case: [signal(claim, case)]) / whole
-    tests.append(less_on_negatives(effects, others, pairs(own, negatives), negatives.name, how, least=how.least))
+    tests.append(half_on_negatives(effects, others, pairs(own, negatives), negatives.name, how))
     return tests
 
 
@@ -116,7 +118,7 @@ def matches_tests(
         for drop, case in zip(_drops(model, claim, negatives), negatives, strict=True)
     ]
     name = negatives.name
-    tests.append(less_on_negatives(effects, np.array(others), pairs(own, negatives), name, how, least=how.least))
+    tests.append(half_on_negatives(effects, np.array(others), pairs(own, negatives), name, how))
     return tests
 
 
@@ -187,6 +189,21 @@ def channel_draws(
     return every
 
 
+def _lost_in_channels(
+    model: "Model", claim: Needs, own: Cases, draws: Sequence[tuple[int, ...]]
+) -> Float[np.ndarray, "draw case"]:
+    """What the answer loses without what the same writer puts into other channels."""
+    if model.family.post_attn_norm:  # it sees the whole layer's write, so that a change of it is not one vector
+        return np.stack([lost(model, own.cases, lambda case, ks=ks: [signal(claim, case, ks)]) for ks in draws])  # type: ignore[misc]
+    changes = []
+    for ks in draws:
+        rows = attention_predicted(own.cases, claim.head, claim.dest, lambda case, ks=ks: [signal(claim, case, ks)])  # type: ignore[misc]
+        for i, (case, row) in enumerate(zip(own, rows, strict=True)):
+            dest = case.at(claim.dest)
+            changes.append(Change(i, dest, moved(case, claim.head, dest, row)))
+    return lost_to_changes(model, own.cases, claim.head[0], changes).reshape(len(draws), len(own))
+
+
 def _on(rewrite: Cases, model: "Model", edits_of: EditsOf, least: float, how: ClaimSettings) -> ClaimTest:
     """The effect on prompts in other words."""
     name = f"so it is with {rewrite.name}"
@@ -201,16 +218,14 @@ def _not_other_tokens(
 ) -> ClaimTest:
     """The token against the most costly of the head's others in each prompt."""
     rows = attention(own.cases, written.head, written.dest)
-    several = []
-    for case, row in zip(own, rows, strict=True):
-        likely = [int(t) for t in np.argsort(-row) if t != case.at(written.src)]
-        several.append([t for t in likely if t <= case.at(written.dest)][: how.others])
-    most = np.full(len(own), 0.0)  # a token that would help, were it gone, is no rival
-    for rank in range(max(map(len, several), default=0)):
-        numbers = [i for i, tokens in enumerate(several) if rank < len(tokens)]
-        of = {id(own.cases[i]): several[i][rank] for i in numbers}
-        losses = lost(model, [own.cases[i] for i in numbers], lambda case, of=of: [written.edit(case, src=of[id(case)])])  # type: ignore[misc]
-        most[numbers] = np.maximum(most[numbers], losses / mean_answer(own))
+    changes = []
+    for i, (case, row) in enumerate(zip(own, rows, strict=True)):
+        dest, src = case.at(written.dest), case.at(written.src)
+        likely = [int(t) for t in np.argsort(-row) if t != src and t <= dest]
+        changes += [Change(i, dest, -written.vector(case, src=t)) for t in likely[: how.others]]
+    most = np.zeros(len(own))  # a token that would help, were it gone, is no rival
+    for change, loss in zip(changes, lost_to_changes(model, own.cases, written.head[0], changes), strict=True):
+        most[change.case] = max(most[change.case], loss / mean_answer(own))
     note = f"the most costly of the others: {most.mean():.3f}"
     return above("more than any other token of the head", effects - most, how, note)
 
@@ -224,10 +239,10 @@ def _not_other_heads(
     name = "more than other heads of its layer, at this token"
     if not others:
         raise UntestableError(f"layer {layer} has no other head to compare with.")
-    losses = np.stack(
-        [lost(model, own.cases, lambda case, head=head: [written.edit(case, head)]) for head in others]  # type: ignore[misc]
-    )
-    losses /= mean_answer(own)
+    changes = [
+        Change(i, case.at(written.dest), -written.vector(case, head)) for head in others for i, case in enumerate(own)
+    ]
+    losses = lost_to_changes(model, own.cases, layer, changes).reshape(len(others), len(own)) / mean_answer(own)
     most = int(losses.mean(1).argmax())
     note = f"others: mean {losses.mean():.3f}, most {losses.mean(1)[most]:.3f} (head {head_name(others[most])})"
     return above(name, effects - losses.mean(0), how, note)

@@ -1,7 +1,7 @@
 """What does a removal cost in many prompts? In the model's own passes; prompts of one length and the same tokens together.
 
     lost            the answer without edits, less the answer with them, as a share of the answer in the claim's prompts
-    random writes   a vector of the same norm and a random direction, instead of what a head writes, or beside it
+    changes         what a head writes at one token, exchanged: without it, with a random direction of the same norm, ...
     attention       a head's weights at a token, with channels removed in the model's own pass, or as predicted
 """
 
@@ -23,7 +23,7 @@ from keyhole.edits.applying import edited
 from keyhole.edits.changes import predicted
 from keyhole.edits.records import At, Edit, Source, WriteEdit
 from keyhole.intervene.silence import on_write
-from keyhole.models.capture import Notes
+from keyhole.models.capture import Notes, alone
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.weights import optional
 from keyhole.tracing.writers import written_by
@@ -61,7 +61,11 @@ def mean_answer(cases: Cases) -> float:
     return float(np.mean([case.answer for case in cases]))
 
 
-# Directions at random, as long as what a head writes.
+# What one head writes at one token, changed by vectors: many changes of many prompts in one pass.
+#
+# An edge from a value, or a signal into one head's scores, changes nothing below the head, and above it what the head
+# writes at its token alone. That change is known from the run, so that it can be added where the layer's attention
+# writes: the same pass as with the edit, but for rounding, and rows of one batch may have different changes.
 
 
 @dataclass(frozen=True)
@@ -72,57 +76,83 @@ class Written:
     dest: str
     src: str
 
-    def edit(self, case: Case, head: Head | None = None, src: int | None = None) -> WriteEdit:
-        """Its removal in a prompt, or that of another head's or token's."""
-        at = At((case.at(self.src) if src is None else src,))
-        return WriteEdit(writer=Source("head", *(head or self.head), at), dest=At((case.at(self.dest),)))
+    def edit(self, case: Case) -> WriteEdit:
+        """Its removal in a prompt."""
+        source = Source("head", *self.head, At((case.at(self.src),)))
+        return WriteEdit(writer=source, dest=At((case.at(self.dest),)))
 
-    def vector(self, case: Case) -> Float[Tensor, "d_model"]:
-        """It, in the residual stream."""
-        dest = case.at(self.dest)
-        return written_by(case.run, Writer("head", *self.head, dest, case.at(self.src)), [dest])[0]
+    def vector(self, case: Case, head: Head | None = None, src: int | None = None) -> Float[Tensor, "d_model"]:
+        """It, in the residual stream, or what another head or token writes there."""
+        dest, src = case.at(self.dest), case.at(self.src) if src is None else src
+        return written_by(case.run, Writer("head", *(head or self.head), dest, src), [dest])[0].double().cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A vector that is added to what a layer's attention writes at one token of a prompt."""
+
+    case: int
+    dest: int
+    vector: Float[Tensor, "d_model"]
+
+
+def lost_to_changes(
+    model: "Model", cases: Sequence[Case], layer: int, changes: Sequence[Change]
+) -> Float[np.ndarray, "change"]:
+    """By how much the answer is less with each change of what a layer's attention writes."""
+    by_length = defaultdict[int, list[int]](list)
+    for number, change in enumerate(changes):
+        by_length[len(cases[change.case].run)].append(number)
+    results = np.zeros(len(changes))
+    for length, numbers in by_length.items():
+        size = max(1, TOKENS // length)
+        for start in range(0, len(numbers), size):
+            some = numbers[start : start + size]
+            of = [cases[changes[number].case] for number in some]
+            logits = _with_changes(model, _ids(model, of), layer, [changes[number] for number in some])
+            answers = [score(case.metric, row) for case, row in zip(of, logits, strict=True)]
+            results[some] = [case.answer - answer for case, answer in zip(of, answers, strict=True)]
+    return results
+
+
+def _with_changes(model: "Model", ids: Tensor, layer: int, changes: Sequence[Change]) -> Float[Tensor, "row vocab"]:
+    """Logits at the last token, a row for each change."""
+    vectors = torch.stack([change.vector for change in changes])
+    at = torch.tensor([change.dest for change in changes])
+
+    def changed(x: Tensor, by: float) -> Tensor:
+        rows = x.view(len(ids), -1, model.dims.d_model).clone()
+        rows[torch.arange(len(ids)), at] += (vectors / by).to(x)
+        return rows.view(x.shape)
+
+    block = model.blocks[layer]
+    with alone(model.hf), ExitStack() as stack, exact_matmul():
+        on_write(stack, model, Notes(block, optional(block, model.family.attn)), "attention", changed)
+        logits: Tensor = model.hf(ids).logits[:, -1]
+        return logits
 
 
 def lost_to_random(
     model: "Model", cases: Sequence[Case], written: Written, draws: int, seed: int, *, instead: bool
 ) -> Float[np.ndarray, "draw case"]:
     """By how much the answer is less with a random vector of the same norm `instead` of a write, or beside it."""
-    rng = torch.Generator().manual_seed(seed)
-    results = np.zeros((draws, len(cases)))
-    groups = defaultdict[tuple[int, int, int], list[int]](list)
-    for i, case in enumerate(cases):
-        groups[len(case.run), case.at(written.dest), case.at(written.src)].append(i)
-    for (length, dest, _), numbers in groups.items():
-        rows = [(draw, i) for draw in range(draws) for i in numbers]
-        size = max(1, TOKENS // length)
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            of = [cases[i] for _, i in some]
-            norms = torch.stack([written.vector(case).double().norm() for case in of]).cpu()
-            vectors = torch.randn(len(of), model.dims.d_model, generator=rng, dtype=torch.float64)
-            vectors *= (norms / vectors.norm(dim=1))[:, None]
-            edits = [written.edit(of[0])] if instead else []
-            logits = _with_vectors(model, _ids(model, of), edits, written.head[0], dest, vectors)
-            for (draw, i), row in zip(some, logits, strict=True):
-                results[draw, i] = cases[i].answer - score(cases[i].metric, row)
-    return results
+    rng, changes = torch.Generator().manual_seed(seed), []
+    writes = [written.vector(case) for case in cases]
+    for _ in range(draws):
+        for i, (case, write) in enumerate(zip(cases, writes, strict=True)):
+            vector = torch.randn(len(write), generator=rng, dtype=torch.float64)
+            vector *= write.norm() / vector.norm()
+            changes.append(Change(i, case.at(written.dest), vector - write if instead else vector))
+    losses = lost_to_changes(model, cases, written.head[0], changes)
+    return losses.reshape(draws, len(cases))
 
 
-def _with_vectors(
-    model: "Model", ids: Tensor, edits: Sequence[Edit], layer: int, dest: int, vectors: Float[Tensor, "row d_model"]
-) -> Float[Tensor, "row vocab"]:
-    """Logits at the last token, with a vector added to what the attention of a layer writes at `dest`."""
-
-    def changed(x: Tensor, by: float) -> Tensor:
-        rows = x.view(len(ids), -1, model.dims.d_model).clone()
-        rows[:, dest] += (vectors.to(x.device) / by).to(x.dtype)
-        return rows.view(x.shape)
-
-    block = model.blocks[layer]
-    with edited(model, edits), ExitStack() as stack, exact_matmul():
-        on_write(stack, model, Notes(block, optional(block, model.family.attn)), "attention", changed)
-        logits: Tensor = model.hf(ids).logits[:, -1]
-        return logits
+def moved(case: Case, head: Head, dest: int, weights: Float[np.ndarray, "pos"]) -> Float[Tensor, "d_model"]:
+    """What a head writes more with other attention weights."""
+    record, w = case.run.attention_run(head[0]), case.run.model.folded(head[0])
+    more = torch.from_numpy(weights) - record.weights([head[1]], [dest])[0, 0].double().cpu()
+    v, W_O = record.v[w.kv(head[1])].double().cpu(), w.W_O[head[1]].double().cpu()
+    return (more @ v) @ W_O / record.out_scale[dest].double().cpu()
 
 
 # Where does a head look without some of its channels?

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from keyhole.claims.cases import Case, Cases, UntestableError
-from keyhole.claims.evidence import ClaimTest, at_least, less_on_negatives, more_than_random
+from keyhole.claims.evidence import ClaimTest, at_least, half_on_negatives, more_than_random
 from keyhole.claims.heads import pairs
 from keyhole.claims.records import Suffices
 from keyhole.errors import KeyholeError
@@ -62,7 +62,7 @@ def suffices_tests(
     others = np.array([_alone(_question(case, mean), [edges], whole)[0] for case in unlike])
     fitting_negatives = replace(negatives, cases=tuple(unlike))
     found = pairs(own, fitting_negatives)
-    tests.append(less_on_negatives(carried, others, found, negatives.name, how, least=how.least))
+    tests.append(half_on_negatives(carried, others, found, negatives.name, how))
     return tests
 
 

@@ -1,0 +1,264 @@
+"""Does the test of claims tell true from false? Claims whose truth is known, about the machine and the organism.
+
+    for planted in planted_claims(seed=0):
+        result = keyhole.claim(planted.model, planted.claim)
+        result.passes == planted.holds
+
+Half of them are true. The others look true, each by a trap: the right head with another token, the right token with
+another head, an effect of size alone, channels or writers that are not the ones, a few prompts on which it happens by
+chance. What is true of the machine follows from its weights; what is true of the organism was found by removing every
+head's every token on other prompts than these (its roles: 1.6 and 1.7 move names, letters and copied words, 1.4 says
+who came twice, 1.5 moves the name that decides a pronoun).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from keyhole.brief import Head
+from keyhole.circuits.circuit import Circuit
+from keyhole.claims import Claim, Exchange, Matches, Moves, Needs, Rewrite, Sender, Suffices, TaskPrompts
+from keyhole.claims.cases import cases_of
+from keyhole.claims.measuring import Written, lost, mean_answer
+from keyhole.lab.known import build
+from keyhole.lab.known_machine import CUES, ID, NOUNS, TOPICS, WORDS, places
+from keyhole.models.load import load
+from keyhole.models.model import Model
+from keyhole.settings.claims import ClaimSettings
+from keyhole.tasks.catalogue import examples
+from keyhole.tasks.example import Example
+
+_CUE_CHANNELS = tuple(sorted(len(WORDS) - 1 - ID[cue] for cue in CUES))  # of induction: the last word is the strongest
+_OTHER_CHANNELS = tuple(sorted(len(WORDS) - 1 - ID[word] for word in (*NOUNS, "chat")))
+_UNRELATED = (  # which the machine can read, and has no answer for
+    "cat . sun : old dog",
+    "old , dog : red . sun",
+    "Hund : chat , new sun . cat",
+    "soleil . Katze , Hund : big",
+)
+
+
+@dataclass(frozen=True)
+class PlantedClaim:
+    """A claim whose truth is known."""
+
+    model: Model
+    claim: Claim
+    holds: bool
+    trap: str  # by what a false one looks true; of a true one, what it is about
+
+
+def planted_claims(seed: int = 0, *, n: int = 16, draws: int = 19) -> tuple[PlantedClaim, ...]:
+    """Twelve true and twelve false claims, with prompts, machines and controls of this seed.
+
+    >>> [sum(each.holds == holds for each in planted_claims()) for holds in (True, False)]
+    [12, 12]
+    """
+    settings = ClaimSettings(draws=draws, seed=seed)
+    return (*_of_machine(seed, n, settings), *_of_organism(seed, n, settings))
+
+
+# The machine: what its heads do is written into its weights.
+
+
+def machine_prompts(
+    n: int, seed: int, pairs: Sequence[int] = (3,), asked: int | None = None
+) -> tuple[Example, ...]:
+    """Prompts of the machine with their roles; so many pairs of words, by turns, of which this one comes again.
+
+    >>> [example] = machine_prompts(1, 0, pairs=(2,))
+    >>> sorted(example.roles)
+    ['BEFORE', 'END', 'NEXT', 'OTHER', 'TOPIC']
+    """
+    rng, prompts = Random(seed), dict[str, Example]()
+    while len(prompts) < n:
+        example = _machine_prompt(rng, pairs[len(prompts) % len(pairs)], asked)
+        prompts[example.text] = example
+    return tuple(prompts.values())
+
+
+def _machine_prompt(rng: Random, count: int, asked: int | None) -> Example:
+    topic, cues = rng.choice(list(TOPICS)), rng.sample(CUES, min(count, len(CUES)))
+    nouns = [rng.choice(list(NOUNS)) for _ in cues]
+    which = rng.randrange(len(cues)) if asked is None else asked
+    nouns = [noun if noun != nouns[which] or i == which else _other_noun(rng, noun) for i, noun in enumerate(nouns)]
+    text = f"{topic} : " + " , ".join(f"{cue} {noun}" for cue, noun in zip(cues, nouns, strict=True))
+    text += f" . {cues[which]}"
+    at = places(text)
+    words, spans = text.split(), []
+    for word in words:
+        start = spans[-1][1] + 1 if spans else 0
+        spans.append((start, start + len(word)))
+    other = next(i for i, word in enumerate(words) if word in NOUNS and i + 1 != at.next)
+    tokens = {"TOPIC": at.topic, "BEFORE": at.before, "NEXT": at.next, "END": at.end, "OTHER": other + 1}
+    roles = {role: spans[token - 1] for role, token in tokens.items()}
+    return Example("machine", text, at.answer, (at.against,), (at.answer,), roles, str(count), f" {at.answer}")
+
+
+def _other_noun(rng: Random, noun: str) -> str:
+    return rng.choice([other for other in NOUNS if other != noun])
+
+
+def _of_machine(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClaim]:
+    model, loud = build(seed=seed).model, build(seed=seed, loud=True).model
+    prompts = machine_prompts(n, 10 * seed)
+    rewrites = (
+        Rewrite("other words", machine_prompts(n, 10 * seed + 1)),
+        Rewrite("shorter and longer lists", machine_prompts(n, 10 * seed + 2, pairs=(2, 4))),
+    )
+    common: dict[str, Any] = {
+        "prompts": prompts,
+        "rewrites": rewrites,
+        "unrelated": _UNRELATED,
+        "settings": settings,
+    }
+
+    def moves(head: Head, src: str, dest: str = "END") -> Moves:
+        return Moves(claim=f"Head {head[0]}.{head[1]} moves {src} to {dest}", head=head, src=src, dest=dest, **common)
+
+    def needs(sender: Sender, side: Any = "src", channels: tuple[int, ...] = _CUE_CHANNELS) -> Needs:
+        return Needs(
+            claim=f"The answer needs what {sender} says to head 2.0 ({side} side)",
+            head=(2, 0),
+            src="NEXT",
+            channels=channels,
+            sender=sender,
+            side=side,
+            negatives=Exchange("BEFORE"),
+            **common,
+        )
+
+    def matches(channels: tuple[int, ...], src: str = "NEXT") -> Matches:
+        words = "cues" if channels == _CUE_CHANNELS else "nouns"
+        claim = f"Channels of head 2.0 match {words}, and find {src}"
+        return Matches(claim=claim, head=(2, 0), src=src, channels=channels, negatives=Exchange("BEFORE"), **common)
+
+    alike = machine_prompts(n, 10 * seed + 3, asked=1)  # a circuit stands at the tokens of its template
+    first = alike[0]
+    right = Suffices(
+        claim="The circuit found for one prompt carries the answers of its template",
+        circuit=model.run(first.text).sufficient(first.answer, against=first.against[0], like=list(alike)),
+        keeps=0.7,
+        negatives=Exchange("NEXT"),
+        prompts=alike,
+        rewrites=(Rewrite("other words", machine_prompts(n, 10 * seed + 4, asked=1)),),
+        settings=settings,
+    )
+    previous = Sender("head", 1, 0, "BEFORE")
+    true = {
+        "the value of the token that is found": moves((2, 0), "NEXT"),
+        "a value that a later head finds a token by": moves((1, 0), "BEFORE", "NEXT"),
+        "channels of a match": matches(_CUE_CHANNELS),
+        "a signal on the side of keys": needs(previous),
+        "a signal on the side of queries": needs(Sender("embedding", 0), "dest"),
+        "a circuit that suffices": right,
+    }
+    false = {
+        "right head, wrong token": moves((2, 0), "OTHER"),
+        "right token, by another head that looks there too": moves((2, 2), "NEXT"),
+        "channels of other words": matches(_OTHER_CHANNELS),
+        "a writer that stands beside the right one": needs(Sender("head", 1, 1)),
+        "right writer, other channels": needs(previous, channels=_OTHER_CHANNELS),
+    }
+    planted = [PlantedClaim(model, claim, True, about) for about, claim in true.items()]
+    planted += [PlantedClaim(model, claim, False, trap) for trap, claim in false.items()]
+    size = "an effect of the size of a write"
+    return [*planted, PlantedClaim(loud, moves((2, 2), "NEXT"), False, size)]
+
+
+# The organism: what its heads do was found by removal on other prompts.
+
+
+def _of_organism(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClaim]:
+    model = _organism()
+
+    def task(name: str, **choices: Any) -> TaskPrompts:
+        return TaskPrompts(name, n, seed, choices)
+
+    def moves(head: Head, src: str, prompts: Any, **more: Any) -> Moves:
+        claim = f"Head {head[0]}.{head[1]} moves {src} to END"
+        return Moves(claim=claim, head=head, src=src, prompts=prompts, settings=settings, **more)
+
+    ioi, wording = task("ioi"), {"wordings": [0], "order": "ABBA"}
+    by_chance = _best_by_chance(model, seed)
+    chosen: dict[str, Any] = {"negatives": Exchange("IO"), "rewrites": _fresh(model, seed)}
+
+    def needs(head: Head) -> Needs:
+        return Needs(
+            claim=f"Head {head[0]}.{head[1]} finds the receiver by what MLP 0 says of a name, and the answer needs it",
+            head=head,
+            src="IO",
+            channels=(5, 12),
+            sender=Sender("mlp", 0),
+            prompts=ioi,
+            negatives=Exchange("IO", by="PLACE"),  # which is no name
+            settings=settings,
+        )
+
+    def carries(circuit: Circuit) -> Suffices:
+        return Suffices(
+            claim="The circuit says which of the two receives it",
+            circuit=circuit,
+            keeps=0.5,
+            prompts=TaskPrompts("ioi", n, seed + 1, wording),
+            negatives=Exchange("S2", by="IO"),  # the other one receives it then
+            settings=settings,
+        )
+
+    found, let_through = _organism_circuits()
+    true = {
+        "a name is moved": moves((1, 6), "IO", ioi),
+        "who came twice is said": moves((1, 4), "S2", ioi),
+        "a word is copied": moves((1, 7), "B", task("induction", length=(4, 12))),
+        "channels that find a name": Matches(
+            claim="Channels 0 and 1 of head 1.5 find the name that decides a pronoun",
+            head=(1, 5),
+            src="NAME",
+            channels=(0, 1),
+            prompts=task("pronouns"),
+            negatives=Exchange("NAME", by="NOUN"),
+            settings=settings,
+        ),
+        "a signal that an answer needs": needs((1, 6)),
+        "a circuit that suffices": carries(found),
+    }
+    false = {
+        "right head, wrong token": moves((1, 6), "S1", ioi),
+        "right token, another head": moves((1, 1), "IO", ioi),
+        "right signal, into another head that looks there too": needs((1, 7)),
+        "a circuit that lets any name through": carries(let_through),
+        "by chance on four prompts": moves((1, 3), "IO", tuple(by_chance[:4]), **chosen),
+        "by chance on prompts that were chosen for it": moves((1, 3), "IO", tuple(by_chance), **chosen),
+    }
+    planted = [PlantedClaim(model, claim, True, about) for about, claim in true.items()]
+    return planted + [PlantedClaim(model, claim, False, trap) for trap, claim in false.items()]
+
+
+@cache
+def _organism() -> Model:
+    return load()
+
+
+@cache
+def _organism_circuits() -> tuple[Circuit, Circuit]:
+    """A circuit that says who receives, and one that makes any name likely: by the answer's log-probability."""
+    prompts = examples("ioi", _organism(), 16, 0, wordings=[0], order="ABBA")
+    run, first = _organism().run(prompts[0].text), prompts[0]
+    return run.sufficient(first.answer, against=first.wrong, like=prompts), run.sufficient(first.answer, like=prompts)
+
+
+def _fresh(model: Model, seed: int) -> tuple[Rewrite, ...]:
+    """Prompts that nobody has chosen."""
+    return (Rewrite("prompts that were not chosen", tuple(examples("ioi", model, 16, seed + 500))),)
+
+
+def _best_by_chance(model: Model, seed: int) -> list[Example]:
+    """Prompts on which a head that hardly moves the receiver happens to: the best of many."""
+    cases = cases_of(model, "many", examples("ioi", model, 160, seed + 100))
+    written = Written((1, 3), "END", "IO")
+    effects = lost(model, cases.cases, lambda case: [written.edit(case)]) / mean_answer(cases)
+    return [cases.cases[i].example for i in np.argsort(-effects)[:14]]
