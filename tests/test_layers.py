@@ -29,6 +29,7 @@ LAYERS = [
         ("store",),
         ("figures",),
         ("features",),
+        ("claims",),
         ("studies",),
         ("naming",),
     ],

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from keyhole.claims.cases import Case, Cases, UntestableError
 from keyhole.claims.evidence import ClaimTest, at_least, half_on_negatives, more_than_random
 from keyhole.claims.heads import pairs
-from keyhole.claims.records import Suffices
+from keyhole.claims.records import Exchange, Suffices
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import LEAST, Baseline, exchanged, mean_of
 from keyhole.faithfulness.effects import circuit_edges, random_edges
@@ -34,18 +34,20 @@ def suffices_tests(
     """Does the circuit carry the stated share, does the answer need it, and would a random one do?"""
     how = claim.settings
     mean = _mean(own.cases)
-    asked = [_question(case, _own_baseline(own.cases[0], mean, case)) for case in own]
-    edges = circuit_edges(claim.circuit, asked[0])
+    posed = [_question(case, _own_baseline(own.cases[0], mean, case)) for case in own]
+    edges = circuit_edges(claim.circuit, posed[0])
     if not len(edges):
         raise KeyholeError("the circuit has no edges that can be kept alone: trace it with an answer.")
-    gaps = np.array([_gap(posed) for posed in asked])
-    whole = float(gaps.mean())
-    if whole < LEAST_GAP:
+    asked = [each for each in posed if _gap(each) >= LEAST_GAP]
+    if 2 * len(asked) < len(posed):
         raise UntestableError(
-            f"the prompts' answers are only {whole:+.2f} above what stays with everything cut: nothing to carry."
+            f"only {len(asked)} of {len(posed)} prompts have an answer a logit above what stays with everything cut: "
+            "there is nothing to carry."
         )
+    own = replace(own, cases=tuple(c for c, each in zip(own, posed, strict=True) if _gap(each) >= LEAST_GAP))
+    whole = float(np.mean([_gap(each) for each in asked]))
     carried = np.array([_carried(posed, edges) for posed in asked])
-    tests = [at_least("the circuit alone carries", carried, claim.keeps, how)]
+    tests = [at_least("the circuit alone carries", carried, claim.keeps, how, _left_out(len(posed) - len(asked)))]
     needed = np.array([_lost_without(posed, edges) for posed in asked]) / whole
     tests.append(at_least("the answer loses, without it", needed, how.least, how))
     rng = np.random.default_rng(how.seed)
@@ -53,16 +55,20 @@ def suffices_tests(
     random = np.array([_alone(posed, drawn, _gap(posed)) for posed in asked]).T
     tests.append(more_than_random("more than random circuits of its size", carried, random, how))
     for rewrite in rewrites:
-        fitting = like_first(rewrite, own.cases[0])
-        values = [_carried(_question(case, mean), edges) for case in fitting]
-        tests.append(at_least(f"so it is with {rewrite.name}", values, claim.keeps, how))
+        others = [_question(case, mean) for case in like_first(rewrite, own.cases[0])]
+        values = [_carried(each, edges) for each in others if _gap(each) >= LEAST_GAP]
+        enough = values if 2 * len(values) >= len(others) else []
+        note = _left_out(len(others) - len(values))
+        tests.append(at_least(f"so it is with {rewrite.name}", enough, claim.keeps, how, note))
     unlike = like_first(negatives, own.cases[0])
     if not unlike:
         raise UntestableError("no negative has the circuit's tokens and roles: give some that have.")
-    others = np.array([_alone(_question(case, mean), [edges], whole)[0] for case in unlike])
-    fitting_negatives = replace(negatives, cases=tuple(unlike))
-    found = pairs(own, fitting_negatives)
-    tests.append(half_on_negatives(carried, others, found, negatives.name, how))
+    elsewhere = np.array([_alone(_question(case, mean), [edges], whole)[0] for case in unlike])
+    found = pairs(own, replace(negatives, cases=tuple(unlike)))
+    if None in found and isinstance(claim.negatives, Exchange | None):  # of prompts that were left out
+        elsewhere = np.array([value for value, i in zip(elsewhere, found, strict=True) if i is not None])
+        found = [i for i in found if i is not None]
+    tests.append(half_on_negatives(carried, elsewhere, found, negatives.name, how))
     return tests
 
 
@@ -113,10 +119,14 @@ def _gap(posed: MaskedQuestion) -> float:
 
 
 def _alone(posed: MaskedQuestion, circuits: Sequence[EdgeList], gap: float) -> Float[np.ndarray, "circuit"]:
-    """What each of these circuits carries by itself; a prompt with hardly a gap has nothing to be shared out."""
+    """What each of these circuits carries by itself."""
     _, nothing = posed.ends
-    shares = (posed.answers([only(edges) for edges in circuits]) - nothing) / max(gap, LEAST_GAP)
+    shares = (posed.answers([only(edges) for edges in circuits]) - nothing) / gap
     return 1.0 - np.abs(1.0 - shares)
+
+
+def _left_out(n: int) -> str:
+    return f"{n} left out: with everything cut, their answers are as before" if n else ""
 
 
 def _carried(posed: MaskedQuestion, edges: EdgeList) -> float:

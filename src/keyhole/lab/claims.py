@@ -52,7 +52,7 @@ class PlantedClaim:
     trap: str  # by what a false one looks true; of a true one, what it is about
 
 
-def planted_claims(seed: int = 0, *, n: int = 16, draws: int = 19) -> tuple[PlantedClaim, ...]:
+def planted_claims(seed: int = 0, *, n: int = 24, draws: int = 39) -> tuple[PlantedClaim, ...]:
     """Twelve true and twelve false claims, with prompts, machines and controls of this seed.
 
     >>> [sum(each.holds == holds for each in planted_claims()) for holds in (True, False)]
@@ -140,8 +140,8 @@ def _of_machine(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClaim
     alike = machine_prompts(n, 10 * seed + 3, asked=1)  # a circuit stands at the tokens of its template
     first = alike[0]
     right = Suffices(
-        claim="The circuit found for one prompt carries the answers of its template",
-        circuit=model.run(first.text).sufficient(first.answer, against=first.against[0], like=list(alike)),
+        claim="The circuit traced for one prompt carries the answers of its template",
+        circuit=model.run(first.text).trace(first.answer, against=first.against[0], through="mlps"),
         keeps=0.7,
         negatives=Exchange("NEXT"),
         prompts=alike,
