@@ -97,7 +97,19 @@ _HOMES = {
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *("circuits", "claims", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models", "naming", "qk"),
+    *(
+        "circuits",
+        "claims",
+        "faithfulness",
+        "features",
+        "figures",
+        "generation",
+        "intervene",
+        "lab",
+        "models",
+        "naming",
+        "qk",
+    ),
     *("store", "studies", "tasks", "tracing"),
 )
 _moved.install()

@@ -9,6 +9,7 @@ keep_claim, kept_claims               results beside a store
 from keyhole.claims.cases import UntestableError
 from keyhole.claims.evidence import ClaimTest
 from keyhole.claims.files import claim_of, document_of, load_claim, save_claim
+from keyhole.claims.kept import keep_claim, kept_claims, load_result
 from keyhole.claims.records import (
     KINDS,
     Claim,
@@ -43,6 +44,9 @@ __all__ = [
     "claim",
     "claim_of",
     "document_of",
+    "keep_claim",
+    "kept_claims",
     "load_claim",
+    "load_result",
     "save_claim",
 ]

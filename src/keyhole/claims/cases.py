@@ -1,9 +1,9 @@
 """On which prompts is a claim tested? Its own, the same in other words, and those on which it should not hold.
 
-    own        made by a task, or given
-    rewrites   given; or by the task: the same wording with other words, and other wordings and orders; or, of given
-               prompts: each with the words that play its roles in another prompt
-    negatives  given; or each prompt with another word in one role, while the answer asked about stays
+own        made by a task, or given
+rewrites   given; or by the task: the same wording with other words, and other wordings and orders; or, of given
+           prompts: each with the words that play its roles in another prompt
+negatives  given; or each prompt with another word in one role, while the answer asked about stays
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,7 +154,7 @@ def _by_task(model: "Model", claim: Claim, prompts: Sequence[Example], seed: int
         fresh = examples(task.task, model, task.n, task.seed + seed + 1000, **kept)
         others = list({prompt.text: prompt for prompt in fresh if prompt.text not in known}.values())
         if others:
-            sets.append(cases_of(model, "other wordings and words" if kept != task.choices else "other prompts", others))
+            sets.append(cases_of(model, "fresh prompts, in any wording of the task", others))
     return sets
 
 

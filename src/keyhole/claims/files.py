@@ -129,7 +129,10 @@ def claim_of(document: Any, folder: Path | None = None) -> Claim:
     """
     require(isinstance(document, dict), f"a claim is one object, not {quoted(document)}.")
     schema = document.get("schema")
-    require(schema == SCHEMA and isinstance(schema, int), f"its schema is {quoted(schema)}, and this version reads {SCHEMA}.")
+    require(
+        schema == SCHEMA and isinstance(schema, int),
+        f"its schema is {quoted(schema)}, and this version reads {SCHEMA}.",
+    )
     kind = KINDS.get(str(document.get("kind")))
     if kind is None:
         raise KeyholeError(f"its kind is {quoted(document.get('kind'))}: choose one of {', '.join(KINDS)}.")

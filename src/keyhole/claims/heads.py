@@ -12,6 +12,7 @@ the ways in which a claim can be wrong although the effect is there:
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 from random import Random
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 INSTEAD = 8  # random directions, of which the mean is taken
+_NOTHING = 1e-9  # attention that is none
 LEAST_CONTROLS = 9  # other sets of channels: fewer say nothing
 
 
@@ -62,9 +64,7 @@ def moves_tests(
     tests.append(_not_other_tokens(model, own, written, effects, how))
     tests.append(_not_other_heads(model, own, written, effects, how))
     instead = lost_to_random(model, own.cases, written, INSTEAD, how.seed, instead=True).mean(0) / whole
-    tests.append(
-        at_least("it loses, with a random direction of the same norm instead", instead, how.least, how)
-    )
+    tests.append(at_least("it loses, with a random direction of the same norm instead", instead, how.least, how))
     beside = lost_to_random(model, own.cases, written, how.draws, how.seed + 1, instead=False) / whole
     tests.append(more_than_random("more than random directions of the same norm cost", effects, beside, how))
     tests += [_on(rewrite, model, lambda case: [written.edit(case)], how.least, how) for rewrite in rewrites]
@@ -99,17 +99,18 @@ def matches_tests(
     how = claim.settings
     drops = _drops(model, claim, own)
     at = [float(drop[case.at(claim.src)]) for drop, case in zip(drops, own, strict=True)]
-    before = float(np.mean(_weights_at(own, claim.head, claim.dest, claim.src)))
+    weights = _weights_at(own, claim.head, claim.dest, claim.src)
+    before = max(float(np.mean(weights)), _NOTHING)
     effects = np.array(at) / before
     tests = [attends(own, claim.head, claim.dest, claim.src, how)]
     tests.append(at_least("attention falls, without them", effects, how.least, how))
     elsewhere = [_largest(drop, case, claim) for drop, case in zip(drops, own, strict=True)]
     tests.append(above("more than at any other token", effects - np.array(elsewhere) / before, how))
-    random = []
+    random, clean = [], np.array(weights)
     for ks in channel_draws(model, claim.head, claim.channels, how.draws, how.seed):
-        rows = attention_predicted(own.cases, claim.head, claim.dest, lambda case, ks=ks: [_channels_at(claim, case, ks)])  # type: ignore[misc]
-        of = [float(row[case.at(claim.src)]) for row, case in zip(rows, own, strict=True)]
-        random.append((np.array(_weights_at(own, claim.head, claim.dest, claim.src)) - of) / before)
+        rows = attention_predicted(own.cases, claim.head, claim.dest, partial(_channel_edits, claim, ks))
+        without = [float(row[case.at(claim.src)]) for row, case in zip(rows, own, strict=True)]
+        random.append((clean - without) / before)
     tests.append(more_than_random("more than random channels of the same head", effects, np.stack(random), how))
     for rewrite in rewrites:
         tests.append(_matches_on(model, claim, rewrite))
@@ -166,9 +167,7 @@ def channel_draws(
     """As many other channels of a head: each set once, all of them where there are few, none twice."""
     rank = int(omega(model, head[0]).rank[head[1]])
     if max(channels) >= rank:
-        raise KeyholeError(
-            f"there is no channel {max(channels)}: head {head_name(head)} has channels 0 to {rank - 1}."
-        )
+        raise KeyholeError(f"there is no channel {max(channels)}: head {head_name(head)} has channels 0 to {rank - 1}.")
     free = [k for k in range(rank) if k not in channels]
     free = free if len(free) >= len(channels) else list(range(rank))
     sets = math.comb(len(free), len(channels))
@@ -194,10 +193,10 @@ def _lost_in_channels(
 ) -> Float[np.ndarray, "draw case"]:
     """What the answer loses without what the same writer puts into other channels."""
     if model.family.post_attn_norm:  # it sees the whole layer's write, so that a change of it is not one vector
-        return np.stack([lost(model, own.cases, lambda case, ks=ks: [signal(claim, case, ks)]) for ks in draws])  # type: ignore[misc]
+        return np.stack([lost(model, own.cases, partial(_signal_edits, claim, ks)) for ks in draws])
     changes = []
     for ks in draws:
-        rows = attention_predicted(own.cases, claim.head, claim.dest, lambda case, ks=ks: [signal(claim, case, ks)])  # type: ignore[misc]
+        rows = attention_predicted(own.cases, claim.head, claim.dest, partial(_signal_edits, claim, ks))
         for i, (case, row) in enumerate(zip(own, rows, strict=True)):
             dest = case.at(claim.dest)
             changes.append(Change(i, dest, moved(case, claim.head, dest, row)))
@@ -261,15 +260,18 @@ def _weights_at(cases: Cases, head: Head, dest: str, src: str) -> list[float]:
     return [float(row[case.at(src)]) for row, case in zip(rows, cases, strict=True)]
 
 
-def _channels_at(claim: Matches, case: Case, channels: tuple[int, ...]) -> ChannelEdit:
-    return ChannelEdit(head=claim.head, channels=channels, dest=At((case.at(claim.dest),)))
+def _channel_edits(claim: Matches, channels: tuple[int, ...], case: Case) -> list[Edit]:
+    return [ChannelEdit(head=claim.head, channels=channels, dest=At((case.at(claim.dest),)))]
+
+
+def _signal_edits(claim: Needs, channels: tuple[int, ...], case: Case) -> list[Edit]:
+    return [signal(claim, case, channels)]
 
 
 def _drops(model: "Model", claim: Matches, cases: Cases) -> list[Float[np.ndarray, "pos"]]:
     """By how much the attention to every token falls without the channels, in the model's own passes."""
-    after = attention_with(
-        model, cases.cases, claim.head, claim.dest, lambda case: [_channels_at(claim, case, claim.channels)]
-    )
+    edits_of = partial(_channel_edits, claim, claim.channels)
+    after = attention_with(model, cases.cases, claim.head, claim.dest, edits_of)
     before = attention(cases.cases, claim.head, claim.dest)
     return [clean - edited for clean, edited in zip(before, after, strict=True)]
 
@@ -285,5 +287,5 @@ def _matches_on(model: "Model", claim: Matches, rewrite: Cases) -> ClaimTest:
     if len(rewrite) < 2:
         return at_least(name, [], claim.settings.least, claim.settings)
     drops = [float(d[case.at(claim.src)]) for d, case in zip(_drops(model, claim, rewrite), rewrite, strict=True)]
-    before = float(np.mean(_weights_at(rewrite, claim.head, claim.dest, claim.src)))
+    before = max(float(np.mean(_weights_at(rewrite, claim.head, claim.dest, claim.src))), _NOTHING)
     return at_least(name, np.array(drops) / before, claim.settings.least, claim.settings)

@@ -1,8 +1,8 @@
-"""What does a removal cost in many prompts? In the model's own passes; prompts of one length and the same tokens together.
+"""What does a removal cost in many prompts? In the model's own passes, prompts of one length together.
 
-    lost            the answer without edits, less the answer with them, as a share of the answer in the claim's prompts
-    changes         what a head writes at one token, exchanged: without it, with a random direction of the same norm, ...
-    attention       a head's weights at a token, with channels removed in the model's own pass, or as predicted
+lost            the answer without edits, less the answer with them, as a share of the answer in the claim's prompts
+changes         what a head writes at one token, exchanged: without it, with a random direction of the same norm, ...
+attention       a head's weights at a token, with channels removed in the model's own pass, or as predicted
 """
 
 from collections import defaultdict

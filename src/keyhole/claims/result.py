@@ -83,7 +83,16 @@ class ClaimResult(Reported):
         """What it says, for a terminal and a page."""
         columns = ("test", "holds", ">figure", ">from", ">to", ">n", "asked", "note")
         rows = [
-            (test.name, "yes" if test.holds else "no", _figure(test.figure), test.low, test.high, test.n, test.asked, test.note)
+            (
+                test.name,
+                "yes" if test.holds else "no",
+                _figure(test.figure),
+                test.low,
+                test.high,
+                test.n,
+                test.asked,
+                test.note,
+            )
             for test in self.tests
         ]
         settings = self.document.get("settings", {})
@@ -126,7 +135,7 @@ def _reading(result: ClaimResult) -> str:
         return ""
     share = {
         "matches": "Figures are shares of the head's attention weight on the claim's prompts.",
-        "suffices": "Figures are shares of the answer: 1 is all of it, with everything else at the mean of the prompts.",
+        "suffices": "Figures are shares of the answer, with all else at the mean of the prompts.",
     }.get(result.claim.kind, "Figures are shares of the answer's size on the claim's prompts.")
     confidence = result.claim.settings.confidence
     return f"{share} From and to: {confidence:.0%} intervals over prompts."

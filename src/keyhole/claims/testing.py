@@ -1,8 +1,8 @@
 """Is a claim true of a model? Each test that a claim of its kind must pass, and the verdict.
 
-    passes              every test holds
-    fails               at least one does not: an interval that reaches the bound has not been shown
-    cannot be tested    the model does not give the answers, or there is nothing to compare with; no figure decides
+passes              every test holds
+fails               at least one does not: an interval that reaches the bound has not been shown
+cannot be tested    the model does not give the answers, or there is nothing to compare with; no figure decides
 """
 
 from collections.abc import Callable, Sequence

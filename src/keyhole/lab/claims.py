@@ -65,9 +65,7 @@ def planted_claims(seed: int = 0, *, n: int = 24, draws: int = 39) -> tuple[Plan
 # The machine: what its heads do is written into its weights.
 
 
-def machine_prompts(
-    n: int, seed: int, pairs: Sequence[int] = (3,), asked: int | None = None
-) -> tuple[Example, ...]:
+def machine_prompts(n: int, seed: int, pairs: Sequence[int] = (3,), asked: int | None = None) -> tuple[Example, ...]:
     """Prompts of the machine with their roles; so many pairs of words, by turns, of which this one comes again.
 
     >>> [example] = machine_prompts(1, 0, pairs=(2,))
@@ -89,7 +87,7 @@ def _machine_prompt(rng: Random, count: int, asked: int | None) -> Example:
     text = f"{topic} : " + " , ".join(f"{cue} {noun}" for cue, noun in zip(cues, nouns, strict=True))
     text += f" . {cues[which]}"
     at = places(text)
-    words, spans = text.split(), []
+    words, spans = text.split(), list[tuple[int, int]]()
     for word in words:
         start = spans[-1][1] + 1 if spans else 0
         spans.append((start, start + len(word)))

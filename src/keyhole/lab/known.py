@@ -128,8 +128,8 @@ class Known:
 def build(prompt: str = PROMPT, *, seed: int | None = None, backup: bool = False, loud: bool = False) -> Known:
     """The machine of `machine.py`, with a seed in directions turned at random, and a prompt of its words (`words.py`).
 
-    `backup`: with a head (3.0) that stands in for another (2.0) when that is gone, and does nothing before. `loud`: with
-    a head (2.2) that writes what nobody reads, so much that the norms, and with them the answer, count on it.
+    `backup`: with a head (3.0) that stands in for another (2.0) when that is gone, and does nothing before.
+    `loud`: with a head (2.2) that writes what nobody reads, so much that the norms, and so the answer, count on it.
 
     >>> known = build()
     >>> known.answer, known.against

@@ -24,7 +24,9 @@ class ClaimSettings:
         0.1, "Least effect that counts: a share of the answer, or of an attention weight.", least=0.01, most=1
     )
     prompts: int = option(12, "Least number of prompts that the model answers rightly.", least=6)
-    others: int = option(16, "How many other tokens of a prompt are tried: those that the head attends to most.", least=1)
+    others: int = option(
+        16, "How many other tokens of a prompt are tried: those that the head attends to most.", least=1
+    )
     damage: float = option(
         0.25, "Most damage that the removal, made at all tokens, does to unrelated text: KL divergence, nats.", least=0
     )
