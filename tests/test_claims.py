@@ -19,9 +19,7 @@ from keyhole.claims import (
     Matches,
     Moves,
     Needs,
-    Rewrite,
     Sender,
-    Suffices,
     TaskPrompts,
     UntestableError,
     claim_of,
@@ -45,12 +43,11 @@ from keyhole.claims.measuring import (
     lost_to_random,
     moved,
 )
-from keyhole.lab.claims import PlantedClaim, machine_prompts, planted_claims
+from keyhole.lab.claims import PlantedClaim, planted_claims
 from keyhole.tasks import examples
 from stores import stored
 
 HOW = ClaimSettings(draws=19)
-QUICK = {"draws": 19, "texts": 4, "others": 4}
 IOI = TaskPrompts("ioi", 14)
 RECEIVER = Moves(claim="Head 1.6 moves the receiver to the end", prompts=IOI, head=(1, 6), src="IO", settings=HOW)
 # Each kind of a claim, and each trap; the others are tried with the slow tests.
@@ -58,19 +55,15 @@ FIRST = (
     "the value of the token that is found",
     "channels of a match",
     "a signal on the side of keys",
-    "a circuit that suffices",
-    "right token, by another head that looks there too",
-    "right writer, other channels",
     "an effect of the size of a write",
     "by chance on four prompts",
-    "by chance on prompts that were chosen for it",
     "a circuit that lets any name through",
 )
 
 
 @pytest.fixture(scope="module")
 def planted() -> tuple[PlantedClaim, ...]:
-    return planted_claims(0, n=14, draws=19)
+    return planted_claims(0, n=13, settings=ClaimSettings(draws=19, texts=4, others=4), only=FIRST)
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +72,10 @@ def passed(organism: Model) -> ClaimResult:
 
 
 def test_true_claims_pass_and_false_ones_fail(planted: tuple[PlantedClaim, ...]) -> None:
+    assert len(planted) == len(FIRST)
     for each in planted:
-        if each.trap in FIRST:
-            result = keyhole.claim(each.model, each.claim, **QUICK)  # type: ignore[arg-type]
-            assert result.verdict == ("passes" if each.holds else "fails"), f"{each.trap}\n{result}"
+        result = keyhole.claim(each.model, each.claim)
+        assert result.verdict == ("passes" if each.holds else "fails"), f"{each.trap}\n{result}"
 
 
 @pytest.mark.slow
@@ -145,7 +138,7 @@ def test_channels_are_drawn_once(organism: Model) -> None:
     drawn = channel_draws(organism, (1, 6), (5, 12), 39, 0)
     assert len(drawn) == len(set(drawn)) == 39 and not any({5, 12} & set(ks) for ks in drawn)
     with pytest.raises(UntestableError, match="too few"):
-        channel_draws(organism, (1, 6), tuple(range(15)) + (15,), 39, 0)
+        channel_draws(organism, (1, 6), tuple(range(16)), 39, 0)
     with pytest.raises(KeyholeError, match="no channel 16"):
         channel_draws(organism, (1, 6), (16,), 39, 0)
 
@@ -197,7 +190,7 @@ def test_rewrites_and_negatives_are_made(organism: Model) -> None:
 
 
 def test_given_prompts_get_the_words_of_others(organism: Model) -> None:
-    prompts = tuple(examples("ioi", organism, 8, 1))
+    prompts = tuple(examples("ioi", organism, 8, 1, wordings=[0], order="ABBA"))
     claim = replace(RECEIVER, prompts=prompts)
     (rewrite,) = rewritten(organism, claim, prompts, 0)
     assert len(rewrite) == 8 and all(case.example.word("IO") == case.example.answer for case in rewrite)
@@ -232,7 +225,7 @@ def test_a_result_says_everything(passed: ClaimResult, tmp_path: Path) -> None:
     assert record["claim"]["settings"]["draws"] == 19 and len(record["tests"]) == 11
     assert passed.save(tmp_path / "r.csv").read_text().count("\n") == 12
     again = load_result(tmp_path / "r.json")
-    assert again.record() == json.loads(json.dumps(passed.record()).replace("NaN", "null")) or str(again) == text
+    assert str(again) == text and again.document == passed.document and again.prompts == passed.prompts
     record["tests"][0]["holds"] = False
     (tmp_path / "r.json").write_text(json.dumps(record))
     with pytest.raises(KeyholeError, match="does not follow from its tests"):
@@ -258,7 +251,7 @@ def test_claims_from_findings(organism: Model) -> None:
     run = organism.run(example.text)
     circuit = run.trace(example.answer, against=example.wrong)
     claims = circuit.claims(example, most=6)
-    assert [claim.kind for claim in claims][0] == "suffices" and {c.kind for c in claims} >= {"moves", "needs"}
+    assert claims[0].kind == "suffices" and {claim.kind for claim in claims} >= {"moves", "needs"}
     assert len({claim.says for claim in claims}) == len(claims) == 6
     for claim in claims:
         assert claim_of(json.loads(json.dumps(document_of(claim)))).says == claim.says
@@ -348,7 +341,8 @@ def test_bad_files_are_refused_in_a_sentence(change: dict[str, Any], reason: str
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"head": "9.6"}, "there is no head 9.6"),
+        ({"head": "9.6"}, "there is no layer 9"),
+        ({"head": "3.8"}, "there is no head 3.8"),
         ({"src": "RECEIVER"}, "'RECEIVER' is no role of"),
         ({"src": "IO+99"}, "would be token"),
         ({"src": "END+1"}, "would be token"),
@@ -359,7 +353,7 @@ def test_bad_files_are_refused_in_a_sentence(change: dict[str, Any], reason: str
         ({"prompts": []}, "a claim needs prompts"),
         ({"negatives": {"exchange": "X"}}, "no role 'X'"),
         ({"kind": "matches", "channels": [99]}, "there is no channel 99"),
-        ({"kind": "needs", "channels": [1], "sender": {"kind": "mlp", "layer": 3}}, "writes nothing that layer 1 reads"),
+        ({"kind": "needs", "channels": [1], "sender": {"kind": "mlp", "layer": 3}}, "writes nothing that"),
         ({"kind": "needs", "channels": [1], "sender": {"kind": "head", "layer": 0}}, "a head has a number"),
     ],
 )
@@ -376,10 +370,10 @@ def test_the_command(tmp_path: Path) -> None:
     bad.write_text(json.dumps(DOCUMENT | {"src": "S1", "settings": settings}))
     page = tmp_path / "page.html"
     first = command("claim", str(good), "--out", str(page))
-    assert first.code == 0 and "11 of 11" in first.out and page.exists(), first.err
+    assert first.returncode == 0 and "11 of 11" in first.stdout and page.exists(), first.stderr
     both = command("claim", str(good), str(bad), "--json")
-    assert both.code == 1 and [c["verdict"] for c in json.loads(both.out)["claims"]] == ["passes", "fails"]
+    assert both.returncode == 1 and [c["verdict"] for c in json.loads(both.stdout)["claims"]] == ["passes", "fails"]
     few = DOCUMENT | {"prompts": {"task": "ioi", "n": 1}}
     good.write_text(json.dumps(few))
-    assert command("claim", str(good)).code == 3
-    assert command("claim", str(good), str(bad), "--out", str(page)).code == 2
+    assert command("claim", str(good)).returncode == 3
+    assert command("claim", str(good), str(bad), "--out", str(page)).returncode == 2

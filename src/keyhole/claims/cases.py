@@ -48,6 +48,8 @@ class Case:
 
     def at(self, role: str) -> int:
         """The token of a role, or one that stands after it: IO+1."""
+        if role in self.roles:  # a task may name one S1+1
+            return self.roles[role]
         name, plus, after = role.partition("+")
         if plus and not (after.isdecimal() and len(after) < 5):
             raise KeyholeError(f"{quoted(role)} names no token: write a role, or IO+1 for the token after IO.")
@@ -162,7 +164,8 @@ def _with_words_of_others(model: "Model", prompts: Sequence[Example]) -> Cases:
     """Each prompt with the words that play its roles in the next prompt in which all of them are others."""
     others = []
     for i, prompt in enumerate(prompts):
-        for partner in [*prompts[i + 1 :], *prompts[:i]]:
+        partners = [*prompts[i + 1 :], *prompts[:i]]
+        for partner in sorted(partners, key=lambda partner: partner.template != prompt.template):
             words = _words_instead(prompt, partner)
             if words is not None:
                 others.append(exchanged(prompt, words))
@@ -171,13 +174,14 @@ def _with_words_of_others(model: "Model", prompts: Sequence[Example]) -> Cases:
 
 
 def _words_instead(prompt: Example, partner: Example) -> dict[str, str] | None:
-    """Another word for each that plays a role; None where two would become the same, or one stays."""
+    """Other words in the roles of a prompt; None where there are none, or where two would become the same."""
     roles = [role for role in prompt.roles if role != _END and role in partner.roles]
-    words = {prompt.word(role): partner.word(role) for role in roles}
-    if not words or len(set(words.values())) < len(words) or set(words) & set(words.values()):
+    every = {prompt.word(role): partner.word(role) for role in roles}
+    words = {old: new for old, new in every.items() if old != new}
+    stay = {*prompt.answers, *prompt.against, *every} - set(words)
+    if not words or len(set(words.values())) < len(words) or stay & set(words.values()):
         return None
-    decides = {*prompt.answers, *prompt.against}
-    return words if not decides & set(words.values()) else None
+    return words
 
 
 # Prompts on which it should not hold.

@@ -30,7 +30,7 @@ from keyhole.claims.records import KINDS, Claim, Exchange, Rewrite, Sender, Task
 from keyhole.errors import KeyholeError
 from keyhole.files import json_text, require_file, write_at_once
 from keyhole.settings.claims import ClaimSettings
-from keyhole.strict import parse_json, quoted, read, read_text, require, shortened
+from keyhole.strict import is_whole, parse_json, quoted, read, read_text, require, shortened
 from keyhole.tasks.example import Example
 from keyhole.tasks.files import as_record, example_of
 
@@ -130,7 +130,7 @@ def claim_of(document: Any, folder: Path | None = None) -> Claim:
     require(isinstance(document, dict), f"a claim is one object, not {quoted(document)}.")
     schema = document.get("schema")
     require(
-        schema == SCHEMA and isinstance(schema, int),
+        is_whole(schema) and schema == SCHEMA,
         f"its schema is {quoted(schema)}, and this version reads {SCHEMA}.",
     )
     kind = KINDS.get(str(document.get("kind")))

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.claims.evidence import ClaimTest
 from keyhole.claims.files import claim_of
@@ -13,9 +15,6 @@ from keyhole.errors import KeyholeError
 from keyhole.files import is_folder, json_text, require_folder, write_at_once
 from keyhole.store.store import Store, open_store
 from keyhole.strict import parse_json, quoted, read, read_text, require, require_fields, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FOLDER = "claims"
 _KEYS = ("schema", "claim", "says", "model", "versions", "verdict", "reason", "tests", "prompts")
@@ -79,7 +78,7 @@ def result_of(document: Any) -> ClaimResult:
     )
     claim, tests = claim_of(document["claim"]), document["tests"]
     require(isinstance(tests, list), "tests is no list.")
-    read_tests = tuple(read(ClaimTest, _with_numbers(test), f"tests[{i}]") for i, test in enumerate(tests))
+    read_tests = tuple(_test(test, f"tests[{i}]") for i, test in enumerate(tests))
     verdict: Verdict = read(Verdict, document["verdict"], "verdict")  # type: ignore[arg-type]
     follows = all(test.holds for test in read_tests) if verdict == "passes" else any(not t.holds for t in read_tests)
     tested = bool(read_tests) and follows if verdict != "cannot be tested" else not read_tests
@@ -97,8 +96,8 @@ def result_of(document: Any) -> ClaimResult:
     )
 
 
-def _with_numbers(test: "Mapping[str, Any] | Any") -> Any:
-    """NaN, which JSON writes as null."""
-    if not isinstance(test, dict):
-        return test
-    return test | {name: float("nan") for name in _NUMBERS if name in test and test[name] is None}
+def _test(value: Any, where: str) -> ClaimTest:
+    """A test, with NaN for what JSON writes as null."""
+    unknown = [name for name in _NUMBERS if isinstance(value, dict) and value.get(name, 0.0) is None]
+    test = read(ClaimTest, value | dict.fromkeys(unknown, 0.0) if unknown else value, where)
+    return replace(test, **dict.fromkeys(unknown, math.nan))  # type: ignore[arg-type]

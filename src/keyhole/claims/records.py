@@ -30,6 +30,8 @@ class TaskPrompts:
     def __post_init__(self) -> None:
         if not is_index(self.n) or not is_index(self.seed):
             raise KeyholeError("n and seed of a task's prompts are whole numbers from 0 on.")
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in self.choices.items()}
+        object.__setattr__(self, "choices", plain)
 
     def __str__(self) -> str:
         chosen = "".join(f", {name}={value}" for name, value in self.choices.items())

@@ -110,11 +110,12 @@ def _tested(
                 own = replace(own, cases=tuple(replace(case, number=i) for i, case in enumerate(own)))
             sets.append(own)
             _require_answers(model, own)
+            _require_places(record, [own])
             progress(1, 6)
             rewrites = rewritten(model, record, prompts, how.seed)
             negatives = negatives_of(model, record, prompts)
             sets += [*rewrites, negatives]
-            _require_places(record, sets)
+            _require_places(record, [*rewrites, negatives])
             progress(2, 6)
             tests = [enough(len(own), own.of, how)]
             tests += _TESTS[record.kind](model, record, own, rewrites, negatives)

@@ -11,8 +11,8 @@ head's every token on other prompts than these (its roles: 1.6 and 1.7 move name
 who came twice, 1.5 moves the name that decides a pronoun).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -52,14 +52,33 @@ class PlantedClaim:
     trap: str  # by what a false one looks true; of a true one, what it is about
 
 
-def planted_claims(seed: int = 0, *, n: int = 24, draws: int = 39) -> tuple[PlantedClaim, ...]:
+def planted_claims(
+    seed: int = 0, *, n: int = 24, settings: ClaimSettings | None = None, only: Collection[str] | None = None
+) -> tuple[PlantedClaim, ...]:
     """Twelve true and twelve false claims, with prompts, machines and controls of this seed.
 
-    >>> [sum(each.holds == holds for each in planted_claims()) for holds in (True, False)]
-    [12, 12]
+    Args:
+        seed: Of prompts, machines and controls.
+        n: How many prompts each claim has.
+        settings: What they are held to; the usual settings by default.
+        only: Those of these traps alone.
+
+    >>> [planted.holds for planted in planted_claims(only=["a name is moved", "by chance on four prompts"])]
+    [True, False]
     """
-    settings = ClaimSettings(draws=draws, seed=seed)
-    return (*_of_machine(seed, n, settings), *_of_organism(seed, n, settings))
+    how = replace(settings or ClaimSettings(), seed=seed)
+    made = (*_of_machine(seed, n, how), *_of_organism(seed, n, how))
+    return tuple(make() for trap, make in made if only is None or trap in only)
+
+
+Planters = list[tuple[str, Callable[[], PlantedClaim]]]
+
+
+def _planter(
+    model: Model, holds: bool, trap: str, claim: Callable[[], Claim]
+) -> tuple[str, Callable[[], PlantedClaim]]:
+    """A planted claim that is made when it is wanted: some take a trace, or many passes."""
+    return trap, lambda: PlantedClaim(model, claim(), holds, trap)
 
 
 # The machine: what its heads do is written into its weights.
@@ -101,9 +120,8 @@ def _other_noun(rng: Random, noun: str) -> str:
     return rng.choice([other for other in NOUNS if other != noun])
 
 
-def _of_machine(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClaim]:
-    model, loud = build(seed=seed).model, build(seed=seed, loud=True).model
-    prompts = machine_prompts(n, 10 * seed)
+def _of_machine(seed: int, n: int, settings: ClaimSettings) -> Planters:
+    model, prompts = build(seed=seed).model, machine_prompts(n, 10 * seed)
     rewrites = (
         Rewrite("other words", machine_prompts(n, 10 * seed + 1)),
         Rewrite("shorter and longer lists", machine_prompts(n, 10 * seed + 2, pairs=(2, 4))),
@@ -135,43 +153,42 @@ def _of_machine(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClaim
         claim = f"Channels of head 2.0 match {words}, and find {src}"
         return Matches(claim=claim, head=(2, 0), src=src, channels=channels, negatives=Exchange("BEFORE"), **common)
 
-    alike = machine_prompts(n, 10 * seed + 3, asked=1)  # a circuit stands at the tokens of its template
-    first = alike[0]
-    right = Suffices(
-        claim="The circuit traced for one prompt carries the answers of its template",
-        circuit=model.run(first.text).trace(first.answer, against=first.against[0], through="mlps"),
-        keeps=0.7,
-        negatives=Exchange("NEXT"),
-        prompts=alike,
-        rewrites=(Rewrite("other words", machine_prompts(n, 10 * seed + 4, asked=1)),),
-        settings=settings,
-    )
+    def carries() -> Suffices:
+        alike = machine_prompts(n, 10 * seed + 3, asked=1)  # a circuit stands at the tokens of its template
+        first = alike[0]
+        return Suffices(
+            claim="The circuit traced for one prompt carries the answers of its template",
+            circuit=model.run(first.text).trace(first.answer, against=first.against[0], through="mlps"),
+            negatives=Exchange("NEXT"),
+            prompts=alike,
+            rewrites=(Rewrite("other words", machine_prompts(n, 10 * seed + 4, asked=1)),),
+            settings=settings,
+        )
+
     previous = Sender("head", 1, 0, "BEFORE")
-    true = {
-        "the value of the token that is found": moves((2, 0), "NEXT"),
-        "a value that a later head finds a token by": moves((1, 0), "BEFORE", "NEXT"),
-        "channels of a match": matches(_CUE_CHANNELS),
-        "a signal on the side of keys": needs(previous),
-        "a signal on the side of queries": needs(Sender("embedding", 0), "dest"),
-        "a circuit that suffices": right,
-    }
-    false = {
-        "right head, wrong token": moves((2, 0), "OTHER"),
-        "right token, by another head that looks there too": moves((2, 2), "NEXT"),
-        "channels of other words": matches(_OTHER_CHANNELS),
-        "a writer that stands beside the right one": needs(Sender("head", 1, 1)),
-        "right writer, other channels": needs(previous, channels=_OTHER_CHANNELS),
-    }
-    planted = [PlantedClaim(model, claim, True, about) for about, claim in true.items()]
-    planted += [PlantedClaim(model, claim, False, trap) for trap, claim in false.items()]
-    size = "an effect of the size of a write"
-    return [*planted, PlantedClaim(loud, moves((2, 2), "NEXT"), False, size)]
+    false_head = "right token, by another head that looks there too"
+    return [
+        _planter(model, True, "the value of the token that is found", lambda: moves((2, 0), "NEXT")),
+        _planter(model, True, "a value that a later head finds a token by", lambda: moves((1, 0), "BEFORE", "NEXT")),
+        _planter(model, True, "channels of a match", lambda: matches(_CUE_CHANNELS)),
+        _planter(model, True, "a signal on the side of keys", lambda: needs(previous)),
+        _planter(model, True, "a signal on the side of queries", lambda: needs(Sender("embedding", 0), "dest")),
+        _planter(model, True, "a circuit that suffices", carries),
+        _planter(model, False, "right head, wrong token", lambda: moves((2, 0), "OTHER")),
+        _planter(model, False, false_head, lambda: moves((2, 2), "NEXT")),
+        _planter(model, False, "channels of other words", lambda: matches(_OTHER_CHANNELS)),
+        _planter(model, False, "a writer that stands beside the right one", lambda: needs(Sender("head", 1, 1))),
+        _planter(model, False, "right writer, other channels", lambda: needs(previous, channels=_OTHER_CHANNELS)),
+        _planter(
+            build(seed=seed, loud=True).model, False, "an effect of the size of a write", lambda: moves((2, 2), "NEXT")
+        ),
+    ]
 
 
 # The organism: what its heads do was found by removal on other prompts.
 
 
-def _of_organism(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClaim]:
+def _of_organism(seed: int, n: int, settings: ClaimSettings) -> Planters:
     model = _organism()
 
     def task(name: str, **choices: Any) -> TaskPrompts:
@@ -182,8 +199,6 @@ def _of_organism(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClai
         return Moves(claim=claim, head=head, src=src, prompts=prompts, settings=settings, **more)
 
     ioi, wording = task("ioi"), {"wordings": [0], "order": "ABBA"}
-    by_chance = _best_by_chance(model, seed)
-    chosen: dict[str, Any] = {"negatives": Exchange("IO"), "rewrites": _fresh(model, seed)}
 
     def needs(head: Head) -> Needs:
         return Needs(
@@ -207,12 +222,12 @@ def _of_organism(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClai
             settings=settings,
         )
 
-    found, let_through = _organism_circuits()
-    true = {
-        "a name is moved": moves((1, 6), "IO", ioi),
-        "who came twice is said": moves((1, 4), "S2", ioi),
-        "a word is copied": moves((1, 7), "B", task("induction", length=(4, 12))),
-        "channels that find a name": Matches(
+    def by_chance(most: int) -> Moves:
+        chosen = tuple(_best_by_chance(model, seed)[:most])
+        return moves((1, 3), "IO", chosen, negatives=Exchange("IO"), rewrites=_fresh(model, seed))
+
+    def finds_a_name() -> Matches:
+        return Matches(
             claim="Channels 0 and 1 of head 1.5 find the name that decides a pronoun",
             head=(1, 5),
             src="NAME",
@@ -220,20 +235,23 @@ def _of_organism(seed: int, n: int, settings: ClaimSettings) -> list[PlantedClai
             prompts=task("pronouns"),
             negatives=Exchange("NAME", by="NOUN"),
             settings=settings,
-        ),
-        "a signal that an answer needs": needs((1, 6)),
-        "a circuit that suffices": carries(found),
-    }
-    false = {
-        "right head, wrong token": moves((1, 6), "S1", ioi),
-        "right token, another head": moves((1, 1), "IO", ioi),
-        "right signal, into another head that looks there too": needs((1, 7)),
-        "a circuit that lets any name through": carries(let_through),
-        "by chance on four prompts": moves((1, 3), "IO", tuple(by_chance[:4]), **chosen),
-        "by chance on prompts that were chosen for it": moves((1, 3), "IO", tuple(by_chance), **chosen),
-    }
-    planted = [PlantedClaim(model, claim, True, about) for about, claim in true.items()]
-    return planted + [PlantedClaim(model, claim, False, trap) for trap, claim in false.items()]
+        )
+
+    copies = task("induction", length=[4, 12])
+    return [
+        _planter(model, True, "a name is moved", lambda: moves((1, 6), "IO", ioi)),
+        _planter(model, True, "who came twice is said", lambda: moves((1, 4), "S2", ioi)),
+        _planter(model, True, "a word is copied", lambda: moves((1, 7), "B", copies)),
+        _planter(model, True, "channels that find a name", finds_a_name),
+        _planter(model, True, "a signal that an answer needs", lambda: needs((1, 6))),
+        _planter(model, True, "a circuit that says who receives", lambda: carries(_organism_circuits()[0])),
+        _planter(model, False, "right head, the other name", lambda: moves((1, 6), "S1", ioi)),
+        _planter(model, False, "right token, another head", lambda: moves((1, 1), "IO", ioi)),
+        _planter(model, False, "right signal, into another head that looks there too", lambda: needs((1, 7))),
+        _planter(model, False, "a circuit that lets any name through", lambda: carries(_organism_circuits()[1])),
+        _planter(model, False, "by chance on four prompts", lambda: by_chance(4)),
+        _planter(model, False, "by chance on prompts that were chosen for it", lambda: by_chance(14)),
+    ]
 
 
 @cache
