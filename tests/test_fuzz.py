@@ -34,6 +34,8 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.exports import read_mib, to_dataframe, to_graphml, to_mib
 from keyhole.circuits.files import from_json, save, to_json
 from keyhole.circuits.neuronpedia import to_neuronpedia
+from keyhole.claims import TaskPrompts, claim_of, document_of
+from keyhole.claims.kept import result_of
 from keyhole.cli.app import main
 from keyhole.edits import At, BiasEdit, CauseEdit, ChannelEdit, FeatureEdit, SignalEdit, Source, WriteEdit
 from keyhole.edits.files import edits_of_json, typed_edit
@@ -42,6 +44,7 @@ from keyhole.faithfulness.story import tell
 from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import read_contrast
 from keyhole.features.sae import read_dictionary
+from keyhole.files import json_text
 from keyhole.models.gguf import require_whole
 from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
@@ -169,6 +172,34 @@ def test_edits_are_made_or_refused(random: Random, organism: keyhole.Model) -> N
 def test_typed_edits_are_read_or_refused(text: str) -> None:
     with refused_or_done():
         assert str(typed_edit(text))
+
+
+def claims() -> list[dict[str, Any]]:
+    """A claim of every kind, but for a circuit's."""
+    prompts = [{"prompt": PROMPT, "target": "Mary", "against": "John", "roles": {"IO": "Mary", "S2": [39, 43]}}]
+    common = {"schema": 1, "claim": "It is so", "head": "1.6", "src": "IO", "dest": "END", "prompts": prompts}
+    negatives, rewrites = {"exchange": "IO", "by": "S2"}, [{"name": "others", "prompts": prompts}]
+    sender = {"kind": "head", "layer": 0, "head": 1, "src": "IO"}
+    settings = {"draws": 19, "texts": 4, "others": 2, "least": 0.2}
+    return [
+        {**common, "kind": "moves", "settings": settings, "unrelated": [OTHER], "rewrites": rewrites},
+        {**common, "kind": "matches", "channels": [5, 12], "negatives": negatives, "settings": settings},
+        {**common, "kind": "needs", "channels": [5], "sender": sender, "side": "src", "loses": 0.2, "flips": True},
+        {**common, "kind": "moves", "prompts": {"task": "ioi", "n": 3, "seed": 1, "choices": {"order": "ABBA"}}},
+    ]
+
+
+@some(0.3)
+@given(random=randoms, which=st.integers(0, 3))
+def test_claims_are_tested_or_refused(random: Random, which: int, organism: keyhole.Model) -> None:
+    with refused_or_done():
+        claim = claim_of(mutated(claims()[which], random))
+        document = document_of(claim)
+        assert document_of(claim_of(json.loads(json.dumps(document)))) == document
+        if isinstance(claim.prompts, TaskPrompts) and claim.prompts.n > 8:
+            return  # thousands of prompts would be tested, too
+        result = keyhole.claim(organism, claim, draws=19, texts=4)
+        assert str(result) and result_of(json.loads(json_text(result.record()))).record()
 
 
 def names() -> Naming:
@@ -335,6 +366,7 @@ COMMANDS = {
     "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
     "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--metric", "--start"],
     "verify": ["--model", "--draws", "--mode"],
+    "claim": ["--model", "--out", "--store"],
     "backups": ["--model", "--head", "--first", "--like"],
     "compare": ["--threshold", "--out"],
     "families": ["--out", "--model"],
@@ -392,6 +424,7 @@ CALLS: dict[str, dict[str, Any]] = {  # of the server for agents
     "compare": {"a": "circuit.json", "b": "circuit.json", "members": 0, "threshold": 0.5},
     "generate": {"prompt": PROMPT, "edits": [{"kind": "channels", "head": [3, 6], "channels": [0]}], "controls": 0},
     "contrast": {"what": "samples.jsonl", "heads": ["1.6"], "rank": 1},
+    "claim": {"claim": {"schema": 1, "kind": "moves", "claim": "it moves", "head": "1.6", "prompts": []}, "draws": 19},
 }
 
 

@@ -30,6 +30,7 @@ LAYERS = [
         ("store",),
         ("figures",),
         ("features",),
+        ("claims",),
         ("studies",),
         ("naming",),
     ],
@@ -53,14 +54,15 @@ CONVENIENCES = {
     *[("models/model.py", f"Model.{name}") for name in ("contrast", "edited", "generate")],
     *[
         ("circuits/circuit.py", f"Circuit.{name}")
-        for name in ("backups", "edit", "effects", "plot", "show", "story", "to_html", "verify")
+        for name in ("backups", "claims", "edit", "effects", "plot", "show", "story", "to_html", "verify")
     ],
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
-    ("circuits/graph.py", "Edge.edit"),
+    *[("circuits/graph.py", f"Edge.{name}") for name in ("claim", "edit")],
+    ("features/contrast/found.py", "FoundHead.claim"),
     ("qk/channels.py", "Channels._repr_html_"),
     *[("report/report.py", name) for name in ("Reported._repr_html_", "Reported.save")],
-    *[("tracing/firing.py", f"Firing.{name}") for name in ("edits", "widget", "_repr_html_")],
+    *[("tracing/firing.py", f"Firing.{name}") for name in ("claim", "edits", "widget", "_repr_html_")],
     ("faithfulness/removals.py", "Verification._repr_html_"),
     ("faithfulness/backup_record.py", "Backups.plot"),
 }

@@ -29,6 +29,7 @@ from keyhole.edits.files import typed_edit
 from keyhole.generation import beside
 from keyhole.requests.bodies import schema_of
 from keyhole.settings.agents import AgentSettings
+from keyhole.settings.claims import ClaimSettings
 from keyhole.settings.fields import choices_of
 from keyhole.settings.measuring import GenerateSettings, SufficientSettings
 from keyhole.settings.tracing import TraceSettings
@@ -41,6 +42,7 @@ SOURCE = str(Path(keyhole.__file__).parents[1])  # of the library that is tested
 ENVIRONMENT = {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SECRET = "nobody should read this"
 NULL = '"type": "null"'
+SUFFICES = {"schema": 1, "kind": "suffices", "claim": "It suffices", "prompts": {"task": "ioi", "n": 14}}
 
 
 @dataclass
@@ -93,7 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in places:
         path.write_text(circuit)
     (outside / "secret.txt").write_text(f"{SECRET}\n" * 9)
-    for suffix in ("json", "jsonl", "txt", "html", "svg"):
+    for suffix in ("json", "jsonl", "toml", "txt", "html", "svg"):
         (inside / f"secret.{suffix}").symlink_to(outside / ("secret.json" if suffix == "json" else "secret.txt"))
         (inside / f"nowhere.{suffix}").symlink_to(outside / f"new.{suffix}")
         (inside / f"circle.{suffix}").symlink_to(f"circle.{suffix}")
@@ -147,9 +149,9 @@ def agent(folder: Path) -> Iterator[Agent]:
 
 def test_tools_take_what_settings_say(agent: Agent) -> None:
     listed = {tool.name: tool for tool in agent.portal.call(agent.client.list_tools).tools}
-    assert set(listed) == set(TOOLS) and len(listed) == 11
+    assert set(listed) == set(TOOLS) and len(listed) == 12
     from_records = [("trace", TraceSettings), ("sufficient", SufficientSettings), ("generate", GenerateSettings)]
-    for name, record in (*from_records, ("compare", CompareSettings)):
+    for name, record in (*from_records, ("compare", CompareSettings), ("claim", ClaimSettings)):
         known = listed[name].input_schema["properties"]
         for choice in choices_of(record):
             if (name, choice.name) in (("sufficient", "signals"), ("generate", "stop")):
@@ -237,6 +239,26 @@ def test_a_contrast_is_studied(agent: Agent) -> None:
     assert "Query-key features: order" in agent.ask("contrast", what="boxes", feature="order", **small)
 
 
+def test_a_claim_is_tested(agent: Agent, organism: Model) -> None:
+    """By itself, and of a file: the tests of the library."""
+    claim = {"schema": 1, "kind": "moves", "claim": "Head 1.6 moves IO", "head": "1.6", "src": "IO"}
+    claim |= {"prompts": {"task": "ioi", "n": 14}}
+    (agent.folder / "true.json").write_text(json.dumps(claim))
+    result = keyhole.claim(organism, agent.folder / "true.json", draws=19, texts=4)
+    assert agent.ask("claim", claim="true.json", draws=19, texts=4) == str(result)
+    assert agent.ask("claim", claim=claim, draws=19, texts=4) == str(result) and "Passes" in str(result)
+
+
+def test_a_claim_names_a_circuit_of_the_folder(agent: Agent) -> None:
+    text = 'schema = 1\nkind = "suffices"\nclaim = "It suffices"\ncircuit = "{}"\n[prompts]\ntask = "ioi"\nn = {}\n'
+    cases = [("../first.json", "leads out"), ("/etc/passwd", "leads out"), ("none.json", "there is no file")]
+    for circuit, reason in cases:
+        (agent.folder / "sub" / "c.toml").write_text(text.format(circuit, 14))
+        assert reason in agent.refused("claim", claim="sub/c.toml")
+    (agent.folder / "sub" / "c.toml").write_text(text.format("c.json", 2000))
+    assert "1,000 prompts" in agent.refused("claim", claim="sub/c.toml")
+
+
 def test_circuit_files_are_listed(agent: Agent) -> None:
     listed = agent.portal.call(agent.client.list_resources).resources
     names = {resource.name for resource in listed}
@@ -278,6 +300,8 @@ def test_long_work_reports_how_far_it_is(agent: Agent) -> None:
         ("generate", {"prompt": PROMPT, "edits": ["everything"]}, "is no edit"),
         ("generate", {"prompt": PROMPT, "edits": [{"kind": "magic"}]}, "magic"),
         ("generate", {"prompt": PROMPT, "max_new_tokens": 90}, "takes 100 together"),
+        ("claim", {"claim": {"schema": 1, "kind": "believes"}}, "choose one of moves"),
+        ("claim", {"claim": SUFFICES}, "needs it"),
         ("contrast", {"what": "circles"}, "should end in .jsonl"),
         ("verify", {"circuit": "mine.json"}, "not a circuit"),
         ("verify", {"circuit": "first.json", "mode": "magic"}, "'exact'"),
@@ -323,7 +347,8 @@ def test_files_outside_are_neither_read_nor_written(agent: Agent, name: str) -> 
     reads = [
         *[("verify", {"circuit": f"{name}.json"}), ("compare", {"a": "first.json", "b": f"{name}.json"})],
         *[("compare", {"a": f"{name}.json", "b": "first.json"}), ("contrast", {"what": f"{name}.jsonl"})],
-        *[("generate", {"prompt": PROMPT, "edits": [f"{name}.json"]})],
+        *[("generate", {"prompt": PROMPT, "edits": [f"{name}.json"]}), ("claim", {"claim": f"{name}.toml"})],
+        *[("claim", {"claim": SUFFICES | {"circuit": f"{name}.json"}})],
         *[("sufficient", {"prompt": PROMPT, "like": f"{name}.txt"})],
     ]
     for tool, arguments in reads:

@@ -1,11 +1,11 @@
-"""Tools that find and test circuits and features: trace, sufficient, verify, compare, contrast."""
+"""Tools that find and test circuits: trace, sufficient, verify, compare."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
-from keyhole.agents.bodies import Answer, AnswerBody, CircuitBody, ModelBody, OutBody, Several, ToolBody, read_head
+from keyhole.agents.bodies import Answer, AnswerBody, CircuitBody, OutBody, ToolBody
 from keyhole.agents.offered import Offered
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.files import SUFFIXES, save, to_json
@@ -13,10 +13,6 @@ from keyhole.circuits.text import circuit_text, weight_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.causes import CELLS, arithmetic_lines, causes_lines, shown_rows, table_cells, units_line
 from keyhole.faithfulness.effects import unasked_faithfulness
-from keyhole.features.contrast import report as contrast_text
-from keyhole.features.contrast.lists import BoxFeature, built_in
-from keyhole.features.contrast.sites import Contrast, read_contrast
-from keyhole.features.contrast.studies import Selection, StudySettings, study
 from keyhole.intervene.removal import Mode
 from keyhole.models.run import Run
 from keyhole.report import Report, Section, Table
@@ -207,50 +203,3 @@ def compare(offered: Offered, body: CompareBody, reporter: Reporter) -> Answer:
     settings = body.settings(CompareSettings)
     comparison = replace(compare_both(a, b, model=model, settings=settings, stage=reporter.stage), a=body.a, b=body.b)
     return Answer(str(comparison), comparison.record())
-
-
-# Which query-key feature tells keys apart?
-
-
-@takes(StudySettings, "frame", "centre", "balance")
-class ContrastBody(ModelBody):
-    """A contrast, and how much of it is studied: less than the library's defaults, as somebody waits."""
-
-    what: str = Field(description="A built-in contrast, boxes or lists, or a file of samples (.jsonl) in the folder.")
-    feature: BoxFeature = Field("both", description="With boxes: the feature that is sought.")
-    prompts: int = Field(60, ge=1, le=2000, description="How many prompts the feature is made from.")
-    tests: int = Field(30, ge=8, le=2000, description="How many other prompts test the feature.")
-    heads: Several = Field([], description="Study these heads, such as 1.6. Default: selected by their scores.")
-    rank: Literal["null", "energy", "halves"] | int = Field(
-        "null",
-        description="How many directions a feature has: a number, or a rule: null (permutations), energy (share of the "
-        "variance) or halves (split-half agreement).",
-    )
-    permutations: int = Field(99, ge=19, le=999, description="How many permutations make up the null distribution.")
-    draws: int = Field(10, ge=1, le=100, description="How many random subspaces each feature is compared with.")
-    answers: int = Field(8, ge=0, le=200, description="How many prompts are run again with edited keys; 0: none.")
-    seed: Seed = Field(0, description="Seed of prompts, halves, permutations and controls.")
-
-
-def contrast(offered: Offered, body: ContrastBody, reporter: Reporter) -> Answer:
-    """Which query-key feature tells some keys from others, in which heads, and does attention follow it?
-
-    A sample is a query, keys that have the feature, and keys that have it not. A file has one a line:
-    {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]}.
-    """
-    given = None
-    if body.what not in ("boxes", "lists"):
-        given = read_contrast(offered.folder.existing(body.what, (".jsonl",)))
-    model = offered.model(body.model, reporter)
-    reporter.check()
-    test: Contrast | None = None
-    if given is not None:
-        fits = {given.name: given}
-    else:
-        name: Literal["boxes", "lists"] = "boxes" if body.what == "boxes" else "lists"
-        fits, test = built_in(model, name, (body.prompts, body.tests), feature=body.feature, seed=body.seed)
-    select = Selection("ratio", 0.1, top=3) if body.what == "lists" else Selection("accuracy", 0.3)
-    settings = replace(body.settings(StudySettings), select=select)
-    heads = [read_head(text) for text in body.heads]
-    result = study(model, fits, test, heads=heads, settings=settings, stage=reporter.stage)
-    return Answer(as_text(contrast_text.report(result)), contrast_text.record(result))

@@ -249,10 +249,8 @@ def generate(offered: Offered, body: GenerateBody, reporter: Reporter) -> Answer
         model, list(ids), settings=settings, show=lambda piece: progress(piece.index + 1, settings.max_new_tokens)
     )
     rows = [(str(i), repr(token.text), token.probability) for i, token in enumerate(answer.tokens)]
-    title = f"{answer.text}\n\n{len(answer)} tokens; {answer.reason}"
-    return Answer.of(
-        "What does it write?", title, answer.record(), Tokens=Table((">at", "token", ">probability"), rows)
-    )
+    tokens = Table((">at", "token", ">probability"), rows)
+    return Answer.of(answer.text, f"{len(answer)} tokens; {answer.reason}", ("Tokens", tokens), answer.record())
 
 
 def _edits(offered: Offered, item: str | dict[str, Any]) -> tuple[Edit, ...]:

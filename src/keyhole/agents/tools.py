@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from keyhole.agents import circuits, prompts
+from keyhole.agents import circuits, prompts, studies
 from keyhole.agents.bodies import Answer, ToolBody
 from keyhole.agents.offered import Offered
 from keyhole.errors import KeyholeError
@@ -119,6 +119,7 @@ TOOLS = {
         Tool(circuits.verify, quick=False),
         Tool(circuits.compare, quick=False),
         Tool(prompts.generate, quick=False),
-        Tool(circuits.contrast, quick=False),
+        Tool(studies.contrast, quick=False),
+        Tool(studies.claim, quick=False),
     )
 }

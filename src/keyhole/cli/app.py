@@ -15,6 +15,7 @@ import typer
 from keyhole import show
 from keyhole.cli.bulk import bulk
 from keyhole.cli.circuits import explain, trace
+from keyhole.cli.claim import claim
 from keyhole.cli.contrast import contrast
 from keyhole.cli.curves import curves, stability
 from keyhole.cli.discover import discover
@@ -98,7 +99,7 @@ app = typer.Typer(
 )
 SECTIONS = {  # of `keyhole --help`
     "Look at a model or a prompt": (explore, mcp, check, words, heads, plot, channels, generate, cache),
-    "Trace one answer": (explain, trace, verify, backups),
+    "Trace one answer": (explain, trace, verify, backups, claim),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
     "Find features": (contrast, discover, where, features),
     "Name signals": (name_command,),
