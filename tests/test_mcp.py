@@ -246,7 +246,9 @@ def test_a_claim_is_tested(agent: Agent, organism: Model) -> None:
     (agent.folder / "true.json").write_text(json.dumps(claim))
     result = keyhole.claim(organism, agent.folder / "true.json", draws=19, texts=4)
     assert agent.ask("claim", claim="true.json", draws=19, texts=4) == str(result)
-    assert agent.ask("claim", claim=claim, draws=19, texts=4) == str(result) and "Passes" in str(result)
+    assert "Passes" in str(result)
+    few = agent.json("claim", claim=claim | {"prompts": {"task": "ioi", "n": 6}}, draws=19)
+    assert few["verdict"] == "fails" and few["claim"]["settings"]["draws"] == 19
 
 
 def test_a_claim_names_a_circuit_of_the_folder(agent: Agent) -> None:
