@@ -59,7 +59,7 @@ def suffices_tests(
         values = [_carried(each, edges) for each in others if _gap(each) >= LEAST_GAP]
         enough = values if 2 * len(values) >= len(others) else []
         note = _left_out(len(others) - len(values))
-        tests.append(at_least(f"so it is with {rewrite.name}", enough, claim.keeps, how, note))
+        tests.append(at_least(f"on rewrites: {rewrite.name}", enough, claim.keeps, how, note))
     unlike = like_first(negatives, own.cases[0])
     if not unlike:
         raise UntestableError("no negative has the circuit's tokens and roles: give some that have.")
