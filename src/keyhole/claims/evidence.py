@@ -81,7 +81,7 @@ def half_on_negatives(
     else:
         mean, low, high = difference((effects / 2).tolist(), negatives.tolist())
     note = f"{negatives.mean():.3f} on negatives, {effects.mean():.3f} otherwise; half of that, less this"
-    title = f"less than half with {name}"
+    title = f"on negatives less than half: {name}"
     return ClaimTest(
         title, "lower bound above 0", mean, low, high, not math.isnan(low) and low > 0, len(negatives), note
     )

@@ -66,7 +66,7 @@ def moves_tests(
     instead = lost_to_random(model, own.cases, written, INSTEAD, how.seed, instead=True).mean(0) / whole
     tests.append(at_least("it loses, with a random direction of the same norm instead", instead, how.least, how))
     beside = lost_to_random(model, own.cases, written, how.draws, how.seed + 1, instead=False) / whole
-    tests.append(more_than_random("more than random directions of the same norm cost", effects, beside, how))
+    tests.append(more_than_random("more than random directions of the same norm", effects, beside, how))
     tests += [_on(rewrite, model, lambda case: [written.edit(case)], how.least, how) for rewrite in rewrites]
     others = lost(model, negatives.cases, lambda case: [written.edit(case)]) / whole
     tests.append(half_on_negatives(effects, others, pairs(own, negatives), negatives.name, how))
@@ -205,7 +205,7 @@ def _lost_in_channels(
 
 def _on(rewrite: Cases, model: "Model", edits_of: EditsOf, least: float, how: ClaimSettings) -> ClaimTest:
     """The effect on prompts in other words."""
-    name = f"so it is with {rewrite.name}"
+    name = f"on rewrites: {rewrite.name}"
     if len(rewrite) < 2:
         return at_least(name, [], least, how, f"{len(rewrite)} of {rewrite.of} answered rightly")
     effects = lost(model, rewrite.cases, edits_of) / mean_answer(rewrite)
@@ -283,7 +283,7 @@ def _largest(drop: Float[np.ndarray, "pos"], case: Case, claim: Matches) -> floa
 
 
 def _matches_on(model: "Model", claim: Matches, rewrite: Cases) -> ClaimTest:
-    name = f"so it is with {rewrite.name}"
+    name = f"on rewrites: {rewrite.name}"
     if len(rewrite) < 2:
         return at_least(name, [], claim.settings.least, claim.settings)
     drops = [float(d[case.at(claim.src)]) for d, case in zip(_drops(model, claim, rewrite), rewrite, strict=True)]

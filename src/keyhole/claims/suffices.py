@@ -1,9 +1,10 @@
 """Does a circuit carry the answer by itself? Everything else at the mean of the claim's prompts, in other words too.
 
-    carried = 1 - |1 - f|,   f = (m(the circuit alone) - m(nothing)) / (m(everything) - m(nothing))
+    carried = 1 - |m(everything) - m(the circuit alone)| / gap,   gap: the mean of m(everything) - m(nothing)
 
-An f above 1 is no success, and counts as what is missing. A circuit's edges stand at tokens, so that its claim is
-tested on prompts of its own template: as many tokens, and every role at the same one.
+More than the whole answer is no success, and counts as what is missing. The gap is that of all prompts: a single one
+may have hardly any, and a share of it would say nothing. A circuit's edges stand at tokens, so that its claim is tested
+on prompts of its own template: as many tokens, and every role at the same one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from keyhole.claims.cases import Case, Cases, UntestableError
 from keyhole.claims.evidence import ClaimTest, at_least, half_on_negatives, more_than_random
 from keyhole.claims.heads import pairs
-from keyhole.claims.records import Exchange, Suffices
+from keyhole.claims.records import Suffices
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import LEAST, Baseline, exchanged, mean_of
 from keyhole.faithfulness.effects import circuit_edges, random_edges
@@ -38,36 +39,29 @@ def suffices_tests(
     edges = circuit_edges(claim.circuit, posed[0])
     if not len(edges):
         raise KeyholeError("the circuit has no edges that can be kept alone: trace it with an answer.")
-    asked = [each for each in posed if _gap(each) >= LEAST_GAP]
-    if 2 * len(asked) < len(posed):
+    gap = _gap(posed)
+    if gap < LEAST_GAP:
         raise UntestableError(
-            f"only {len(asked)} of {len(posed)} prompts have an answer a logit above what stays with everything cut: "
-            "there is nothing to carry."
+            f"with everything cut, the prompts' answers are only {gap:.2f} lower: there is nothing to carry."
         )
-    own = replace(own, cases=tuple(c for c, each in zip(own, posed, strict=True) if _gap(each) >= LEAST_GAP))
-    whole = float(np.mean([_gap(each) for each in asked]))
-    carried = np.array([_carried(posed, edges) for posed in asked])
-    tests = [at_least("the circuit alone carries", carried, claim.keeps, how, _left_out(len(posed) - len(asked)))]
-    needed = np.array([_lost_without(posed, edges) for posed in asked]) / whole
+    carried = _carried(posed, [edges], gap)[0]
+    tests = [at_least("the circuit alone carries", carried, claim.keeps, how)]
+    needed = np.array([_lost_without(each, edges) for each in posed]) / gap
     tests.append(at_least("the answer loses, without it", needed, how.least, how))
     rng = np.random.default_rng(how.seed)
-    drawn = [random_edges(asked[0], len(edges), rng) for _ in range(how.draws)]
-    random = np.array([_alone(posed, drawn, _gap(posed)) for posed in asked]).T
+    drawn = [random_edges(posed[0], len(edges), rng) for _ in range(how.draws)]
+    random = _carried(posed, drawn, gap)
     tests.append(more_than_random("more than random circuits of its size", carried, random, how))
     for rewrite in rewrites:
         others = [_question(case, mean) for case in like_first(rewrite, own.cases[0])]
-        values = [_carried(each, edges) for each in others if _gap(each) >= LEAST_GAP]
-        enough = values if 2 * len(values) >= len(others) else []
-        note = _left_out(len(others) - len(values))
-        tests.append(at_least(f"so it is with {rewrite.name}", enough, claim.keeps, how, note))
+        fair = len(others) > 1 and _gap(others) >= LEAST_GAP
+        values = _carried(others, [edges], _gap(others))[0] if fair else []
+        tests.append(at_least(f"on rewrites: {rewrite.name}", values, claim.keeps, how))
     unlike = like_first(negatives, own.cases[0])
     if not unlike:
         raise UntestableError("no negative has the circuit's tokens and roles: give some that have.")
-    elsewhere = np.array([_alone(_question(case, mean), [edges], whole)[0] for case in unlike])
+    elsewhere = np.array([_of_answer(_question(case, mean), edges, gap) for case in unlike])
     found = pairs(own, replace(negatives, cases=tuple(unlike)))
-    if None in found and isinstance(claim.negatives, Exchange | None):  # of prompts that were left out
-        elsewhere = np.array([value for value, i in zip(elsewhere, found, strict=True) if i is not None])
-        found = [i for i in found if i is not None]
     tests.append(half_on_negatives(carried, elsewhere, found, negatives.name, how))
     return tests
 
@@ -113,24 +107,23 @@ def _question(case: Case, baseline: Baseline) -> MaskedQuestion:
     return question(case.run, case.metric, baseline)
 
 
-def _gap(posed: MaskedQuestion) -> float:
-    everything, nothing = posed.ends
-    return everything - nothing
+def _gap(posed: Sequence[MaskedQuestion]) -> float:
+    """How much of the answer there is to carry, in the mean over prompts."""
+    return float(np.mean([everything - nothing for everything, nothing in (each.ends for each in posed)]))
 
 
-def _alone(posed: MaskedQuestion, circuits: Sequence[EdgeList], gap: float) -> Float[np.ndarray, "circuit"]:
-    """What each of these circuits carries by itself."""
+def _carried(
+    posed: Sequence[MaskedQuestion], circuits: Sequence[EdgeList], gap: float
+) -> Float[np.ndarray, "circuit case"]:
+    """What each of these circuits carries by itself, prompt by prompt."""
+    missing = [np.abs(each.ends[0] - each.answers([only(edges) for edges in circuits])) for each in posed]
+    return 1.0 - np.stack(missing, axis=1) / gap
+
+
+def _of_answer(posed: MaskedQuestion, edges: EdgeList, gap: float) -> float:
+    """How much of an answer as large as the claim's the circuit makes where that answer is not right."""
     _, nothing = posed.ends
-    shares = (posed.answers([only(edges) for edges in circuits]) - nothing) / gap
-    return 1.0 - np.abs(1.0 - shares)
-
-
-def _left_out(n: int) -> str:
-    return f"{n} left out: with everything cut, their answers are as before" if n else ""
-
-
-def _carried(posed: MaskedQuestion, edges: EdgeList) -> float:
-    return float(_alone(posed, [edges], _gap(posed))[0])
+    return 1.0 - abs(1.0 - (float(posed.answers([only(edges)])[0]) - nothing) / gap)
 
 
 def _lost_without(posed: MaskedQuestion, edges: EdgeList) -> float:
