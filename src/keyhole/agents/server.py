@@ -49,8 +49,8 @@ _NEVER = 86_400.0  # seconds
 _SHORT = 0.99  # a part that is done counts as less than the beginning of the next: reports must grow
 _ABOUT = """Keyhole explains attention heads: why a head attends where it does, and which circuit is behind an answer.
 
-Begin with heads or trace on a prompt; explain one firing; test what was found with verify, sufficient and generate \
-(edits). Heads are named by layer and head, such as 3.6; tokens by position or text.
+Begin with heads or trace on a prompt; explain one firing; test what was found with verify, claim, sufficient and \
+generate (edits). Heads are named by layer and head, such as 3.6; tokens by position or text.
 Models: {models}. Files are those in the server's folder, named by their place in it. Long work reports its progress \
 and can be cancelled."""
 
