@@ -116,7 +116,11 @@ class Causes:
     groups: tuple[Group, ...]  # by what was removed
 
     def record(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """As plain data; `order` has the numbers of the rows, the largest effect first."""
+        """As plain data; `order` has the numbers of the rows, the largest effect first.
+
+        Args:
+            rows: The rows whose indices `order` has.
+        """
         number = {id(row): i for i, row in enumerate(rows)}
         order = [number[id(cause.row)] for cause in self.ranked]
         return {"answer": self.answer, "groups": [group.record() for group in self.groups], "order": order}

@@ -124,7 +124,11 @@ class Verification:
         return tuple(row for row in self.rows if row.what == "causes")
 
     def chains(self, *sides: EdgeSide) -> tuple[Row, ...]:
-        """Causes of MLPs, seen in what reads them: firings ("dest", "src": the default), MLPs, the answer."""
+        """Causes of MLPs, seen in what reads them: firings ("dest", "src": the default), MLPs, the answer.
+
+        Args:
+            *sides: Which readers: "dest" and "src" for firings (the default), "mlp", "target".
+        """
         return tuple(row for row in self.rows if row.what == "chain" and row.side in (sides or ("dest", "src")))
 
     @property
@@ -133,7 +137,11 @@ class Verification:
         return all(row.agrees is not False for row in self.rows)
 
     def ratio(self, rows: "Sequence[Row] | None" = None) -> float:
-        """Median drop over the median absolute drop of the controls (of whole sides, unless rows are given)."""
+        """Median drop over the median absolute drop of the controls (of whole sides, unless rows are given).
+
+        Args:
+            rows: Some of its rows. Default: the whole sides.
+        """
         rows = self.sides if rows is None else rows
         controls = [abs(d) for row in rows for d in row.control_drops]
         if not rows or not controls:

@@ -92,11 +92,19 @@ class BasisStudy:
     seconds: float
 
     def channels(self, basis: BasisName) -> Interval:
-        """Channels an edge, mean over prompts and draws, with a bootstrap interval over prompts."""
+        """Channels an edge, mean over prompts and draws, with a bootstrap interval over prompts.
+
+        Args:
+            basis: One of the study's bases.
+        """
         return _over_prompts([float(np.mean(prompt.needed[basis])) for prompt in self.prompts])
 
     def ratio(self, basis: BasisName) -> Interval:
-        """How many times as many channels as the singular basis: a geometric mean, bootstrapped over prompts."""
+        """How many times as many channels as the singular basis: a geometric mean, bootstrapped over prompts.
+
+        Args:
+            basis: One of the study's bases.
+        """
         mean, low, high = _over_prompts([prompt.ratio(basis) for prompt in self.prompts])
         return Interval(math.exp(mean), math.exp(low), math.exp(high))
 

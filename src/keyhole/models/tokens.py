@@ -37,6 +37,10 @@ def tokens_like(model: "Model", pattern: str) -> list[Token]:
 
     Shorter ones first: the word itself stands before those it is a part of.
 
+    Args:
+        model: The model, with its tokenizer.
+        pattern: The text, with * for any characters.
+
     >>> import keyhole
     >>> [token.text for token in tokens_like(keyhole.load(), "box")]
     ['box', 'Box', 'boxing']

@@ -40,14 +40,27 @@ class InChannels:
     rank: Int[Tensor, "heads"]
 
     def rest(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
-        """What is outside the channels of the scores of some queries."""
+        """What is outside the channels of the scores of some queries.
+
+        Args:
+            dests: Which queries. Default: all.
+        """
         if self.unread is None:
             n = self.a.shape[-2]
             return self.a.new_zeros(()).expand(*self.a.shape[:-2], len(range(n)[dests]), n)
         return self.unread[..., dests, :] @ self.k.mT
 
     def scores(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
-        """The scaled scores of some queries against every key, visible or not."""
+        """The scaled scores of some queries against every key, visible or not.
+
+        Args:
+            dests: Which queries. Default: all.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> in_channels(run, 3, 6).scores(slice(14, 15)).shape
+        torch.Size([1, 1, 15])
+        """
         inside = self.a[..., dests, :] @ self.B.mT
         return inside if self.unread is None else inside + self.rest(dests)
 
@@ -112,8 +125,7 @@ def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*bat
 def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
     """N_recon: the size of the smallest set of terms that sums to `tolerance` times the total.
 
-    None if the total is
-    not positive or the terms cannot reach it.
+    None if the total is not positive, or if the terms cannot reach it.
 
     Args:
         terms: What each channel adds.
@@ -208,11 +220,24 @@ class Channels:
         return sparsity(self.relative_terms)
 
     def n_recon(self, tolerance: float = 1.0) -> int | None:
-        """How many channels make up the relative attention? None when it is not positive."""
+        """How many channels make up the relative attention? None when it is not positive.
+
+        Args:
+            tolerance: The share of it that the channels add up to at least; 1 as in the paper.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.channels((1, 6), src="Mary").n_recon()
+        5
+        """
         return n_recon(self.relative_terms, tolerance, self.relative_attention)
 
     def strongest(self, n: int = 3) -> tuple[tuple[int, float], ...]:
-        """The channels that add most to the relative attention, each with its share; none when that is not positive."""
+        """The channels that add most to the relative attention, each with its share; none when that is not positive.
+
+        Args:
+            n: How many channels at most.
+        """
         if self.relative_attention <= 0:
             return ()
         values, order = self.relative_terms.sort(descending=True)
@@ -225,7 +250,13 @@ class Channels:
         return channels_html(self)
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.channels((1, 6), src="Mary").record()["src"]
+        2
+        """
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values |= {"sparsity": self.sparsity, "n_recon": self.n_recon(), "n_recon_99": self.n_recon(0.99)}
         return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}

@@ -66,7 +66,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """As it is read.
+    """The text of a cell, escaped.
 
     >>> [_cell(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
     ['0.123', '3', '—', '—', '&lt;bos&gt;']
@@ -81,7 +81,7 @@ def _span(text: str, mark: str) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    """As a bitmap: a map of a million distances would be a million marks otherwise."""
+    """A picture as a bitmap. As SVG, a map of a million distances would have a million elements."""
     drawn = BytesIO()
     picture.draw().savefig(drawn, format="png", dpi=DPI)
     data = base64.b64encode(drawn.getvalue()).decode()

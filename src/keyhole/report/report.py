@@ -47,7 +47,11 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell]]
 
     def as_csv(self) -> str:
-        """Numbers with all of their digits."""
+        """Numbers with all of their digits.
+
+        >>> Table(("head", ">share"), [("3.6", 0.5)]).as_csv().splitlines()
+        ['head,share', '3.6,0.5']
+        """
         out = StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([name.removeprefix(">") for name in self.columns])
@@ -128,7 +132,11 @@ class Reported(ABC):
         return as_html(self.report())
 
     def save(self, path: Path | str) -> Path:
-        """Write it: .json (all numbers), .html (a page), .csv (its table), or its figure as .png, .svg or .pdf."""
+        """Write it: .json (all numbers), .html (a page), .csv (its table), or its figure as .png, .svg or .pdf.
+
+        Args:
+            path: The file; its suffix says which kind.
+        """
         from keyhole.figures.style import save
 
         path = require_file(path, WRITTEN)

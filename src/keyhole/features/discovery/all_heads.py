@@ -63,7 +63,12 @@ class Survey:
     heads: tuple[HeadContrast, ...]
 
     def head(self, layer: int, head: int) -> HeadContrast:
-        """The contrast of one head."""
+        """The contrast of one head.
+
+        Args:
+            layer: Index of the layer.
+            head: Index of the head in its layer.
+        """
         for contrast in self.heads:
             if (contrast.layer, contrast.head) == (layer, head):
                 return contrast
