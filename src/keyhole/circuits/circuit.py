@@ -152,6 +152,12 @@ class Circuit:
             model: The model that made it, if it was read from a file.
             prompts: Those that claims about heads are tested on, or a task. Default: the example's own task.
             most: How many claims; those of the largest influence come first.
+
+        >>> import keyhole
+        >>> (example,) = keyhole.tasks.examples("ioi", n=1)
+        >>> circuit = keyhole.load().run(example.text).trace(example.answer)
+        >>> circuit.claims(example, most=2)[0].kind
+        'suffices'
         """
         from keyhole.claims.making import circuit_claims
 

@@ -75,6 +75,13 @@ def save_claim(claim: Claim, path: Path | str) -> Path:
     Args:
         claim: The claim.
         path: Where: it ends in .json.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> claim = Moves(claim="Head 1.6 moves IO", prompts=TaskPrompts("ioi"), head=(1, 6), src="IO")
+    >>> with TemporaryDirectory() as folder:
+    ...     load_claim(save_claim(claim, f"{folder}/moves.json")) == claim
+    True
     """
     path = require_file(path, (".json", ".json"))
     write_at_once(path, json_text(document_of(claim)) + "\n")
@@ -126,6 +133,10 @@ def claim_of(document: Any, folder: Path | None = None) -> Claim:
     Args:
         document: The data: one object.
         folder: Where the files lie that it names; None: it may name none.
+
+    >>> claim_of({"schema": 1, "kind": "believes"})
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: its kind is 'believes': choose one of moves, matches, needs, suffices.
     """
     require(isinstance(document, dict), f"a claim is one object, not {quoted(document)}.")
     schema = document.get("schema")

@@ -27,6 +27,10 @@ def keep_claim(store: Store | Path | str, result: ClaimResult) -> Path:
     Args:
         store: The store, or its folder.
         result: What `keyhole.claim` returned. The same claim of the same model has one file, the latest.
+
+    >>> keep_claim("none.store", None)
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: none.store is no store: it has no manifest.json. `keyhole bulk` makes one.
     """
     store = store if isinstance(store, Store) else open_store(store)
     of_store, of_result = store.manifest.model.get("fingerprint"), result.model.get("fingerprint")
@@ -48,6 +52,10 @@ def kept_claims(store: Store | Path | str) -> tuple[ClaimResult, ...]:
 
     Args:
         store: The store, or its folder.
+
+    >>> kept_claims("none.store")
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: none.store is no store: it has no manifest.json. `keyhole bulk` makes one.
     """
     root = store.path if isinstance(store, Store) else open_store(store).path
     folder = root / FOLDER
@@ -59,6 +67,10 @@ def load_result(path: Path | str) -> ClaimResult:
 
     Args:
         path: The file.
+
+    >>> load_result("none.json")
+    Traceback (most recent call last):
+    keyhole.errors.KeyholeError: none.json has no result of a claim that can be read: there is no file none.json.
     """
     try:
         return result_of(parse_json(read_text(path)))

@@ -237,6 +237,11 @@ class Channels:
 
         Args:
             n: How many channels at most.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> [channel for channel, _ in run.channels((3, 6), src="gave").strongest(2)]
+        [3, 1]
         """
         if self.relative_attention <= 0:
             return ()

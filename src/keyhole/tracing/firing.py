@@ -122,6 +122,11 @@ class Firing:
         Args:
             example: Its prompt, whose roles name its tokens in others.
             prompts: Those that the claim is tested on, or a task. Default: the example's own task.
+
+        >>> import keyhole
+        >>> (example,) = keyhole.tasks.examples("ioi", n=1)
+        >>> print(keyhole.load().run(example.text).explain((1, 6)).claim(example).says)
+        channels 5,12 of head 1.6 match S1, from END
         """
         from keyhole.claims.making import firing_claim
 
