@@ -214,7 +214,7 @@ def test_circuits_are_found_kept_and_tested(agent: Agent, organism: Model) -> No
     small = agent.ask("sufficient", prompt=PROMPT, target="Mary", against="John", level=0.8, out="small.json")
     assert "edges that suffice" in small and "likeliest next tokens" in small
     proof = agent.ask("verify", circuit="mary.json", draws=1, edges=False)
-    assert proof.startswith("mary.json: as predicted") and "Causes: does the answer need" in proof
+    assert proof.startswith("Verification: organism") and "Causes: does the answer need" in proof
     result = kept.verify(organism, draws=1, edges=False)
     rows = agent.json("verify", circuit="mary.json", draws=1, edges=False)["rows"]
     assert [row["after"] for row in rows] == pytest.approx([row.after for row in result.rows], abs=1e-5)

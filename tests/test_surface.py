@@ -58,10 +58,6 @@ def _sorting(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-LONG = {  # functions that have more parameters still
-    "keyhole.features.discovery": {"head_features"},
-    "keyhole.naming": {"name"},
-}
 OPEN = ("keyhole.features", "keyhole.lab", "keyhole.tasks")  # some hand keywords on to what is called by a name
 SURFACE: dict[str, list[str]] = json.loads((Path(__file__).parent / "goldens" / "surface.json").read_text())
 
@@ -79,8 +75,7 @@ def test_signatures_are_explicit_and_short(name: str) -> None:
             assert all(p.annotation is not p.empty for p in parameters), function
             by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
             assert len(by_place) <= 4, function
-            long = {each for home, names in LONG.items() if function.__module__.startswith(home) for each in names}
-            assert len(parameters) - len(fields) <= (10 if function.__name__ in long else 7), function
+            assert len(parameters) - len(fields) <= 7, function
 
 
 def _functions(public: object) -> list[Callable[..., object]]:

@@ -11,11 +11,9 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.files import SUFFIXES, save, to_json
 from keyhole.circuits.text import circuit_text, weight_label
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.causes import CELLS, arithmetic_lines, causes_lines, shown_rows, table_cells, units_line
 from keyhole.faithfulness.effects import unasked_faithfulness
 from keyhole.intervene.removal import Mode
 from keyhole.models.run import Run
-from keyhole.report import Report, Section, Table
 from keyhole.report.terminal import as_text
 from keyhole.requests.bodies import Seed, takes
 from keyhole.requests.jobs import Reporter
@@ -166,17 +164,7 @@ def verify(offered: Offered, body: VerifyBody, reporter: Reporter) -> Answer:
         seed=body.seed,
         progress=reporter.progress("Verifying"),
     )
-    heading, *lines = causes_lines(result)
-    rows = shown_rows(result, body.top)
-    every = len(result.causes.ranked) or len(result.rows)
-    shown: list[str | Table] = []
-    if rows:
-        shown.append(Table(CELLS, table_cells(circuit, result, rows)))
-        shown.append(f"{len(rows)} of {every} removals. {units_line(circuit, rows)}")
-    verdict = "as predicted" if result.agrees else "NOT as predicted"
-    sections = [Section(heading, [*shown, "\n".join(lines)])]
-    report = Report(f"{body.circuit}: {verdict}", "\n".join(arithmetic_lines(result)), sections)
-    return Answer(as_text(report), result.record())
+    return Answer(as_text(result.report(body.top)), result.record())
 
 
 @takes(CompareSettings, "members", "threshold", "mode", "draws", "seed")

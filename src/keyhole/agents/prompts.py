@@ -21,6 +21,7 @@ from keyhole.qk.channels import channels as split_score
 from keyhole.qk.controls import RotationControl, RotationSettings, rotation_control
 from keyhole.qk.firings import find_firings
 from keyhole.report import Table
+from keyhole.report.terminal import as_text
 from keyhole.requests.bodies import Seed, takes
 from keyhole.requests.jobs import Reporter
 from keyhole.settings.measuring import GenerateSettings
@@ -54,14 +55,7 @@ def check(offered: Offered, body: CheckBody, reporter: Reporter) -> Answer:
         prompt = list(ids)
     reporter.progress("Checking")
     result = check_model(model, prompt, tolerance=body.tolerance, seed=body.seed)
-    errors = {name: getattr(result, name) for name in ("scores", "residuals", "logits", "mlps", "plain_pass")}
-    verdict = "exact" if result.exact else "NOT exact"
-    return Answer.of(
-        f"{result.model}: {result.n_tokens} tokens, {result.dtype}",
-        f"{verdict} within {result.tolerance:.0e} of the largest value",
-        ("Largest errors", Table(("of", "error"), [(n, "-" if e is None else f"{e:.1e}") for n, e in errors.items()])),
-        {**asdict(result), **errors, "exact": result.exact},
-    )
+    return Answer(str(result), result.record())
 
 
 class HeadsBody(RunBody):
@@ -144,22 +138,9 @@ def channels(offered: Offered, body: ChannelsBody, reporter: Reporter) -> Answer
         reporter.progress(f"Rotating: {kind}")(0, 1)
         how: Any = {"kind": kind, "draws": settings.draws, "seed": settings.seed, "basis": settings.basis}
         controls.append(rotation_control(run, *where, **how))
-    order = split.relative_terms.abs().argsort(descending=True).tolist()[: body.top]
-    rows = [(str(k), f"{float(split.sigma[k]):.2f}", f"{float(split.relative_terms[k]):+.3f}") for k in order]
-    rotated = ", ".join(f"{control.mean_rotated:.3f} ({control.kind})" for control in controls)
-    where_is = f"{token_label(run.tokens, split.dest)} <- {token_label(run.tokens, split.src)}"
-    return Answer.of(
-        f"Head {split.layer}.{split.head}, {where_is}",
-        f"attention {split.attention:.3f}, score {split.score:.2f}, relative attention {split.relative_attention:.2f} "
-        f"(beyond the mean of the other keys), which {split.n_recon() or '-'} channels make up. S(v) "
-        f"{split.sparsity:.3f} of {len(split.sigma)} channels; of rotated ones {rotated}. Error {split.error:.0e}.",
-        ("Channels", Table(("channel", ">sigma", ">term"), rows)),
-        {
-            **_about(run),
-            **split.record(),
-            "controls": {c.kind: {"mean": c.mean_rotated, "draws": list(c.rotated)} for c in controls},
-        },
-    )
+    drawn = {c.kind: {"mean": c.mean_rotated, "draws": list(c.rotated)} for c in controls}
+    text = as_text(split.report(run.tokens, controls, body.top))
+    return Answer(text, {**_about(run), **split.record(), "controls": drawn})
 
 
 @takes(TraceSettings, "tau", "keys")

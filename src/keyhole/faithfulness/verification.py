@@ -82,7 +82,7 @@ def verify(
         elif not some:
             removals += mlp_removals(circuit, run, metric, mode=mode, draws=draws)
         rows, stopped = rows_of(run, removals, metric.at, progress)
-    return Verification(mode, draws, tuple(rows), note, stopped)
+    return Verification(mode, draws, tuple(rows), note, stopped, circuit)
 
 
 def _firing_removals(

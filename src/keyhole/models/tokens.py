@@ -114,6 +114,15 @@ def token_label(tokens: Sequence[str], position: int) -> str:
     return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
 
 
+def tokens_line(tokens: Sequence[str]) -> str:
+    """All tokens of a prompt with their positions.
+
+    >>> tokens_line(["<bos>", " When", " Mary"])
+    '0:<bos> 1:When 2:Mary'
+    """
+    return " ".join(f"{position}:{token.strip()}" for position, token in enumerate(tokens))
+
+
 def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
     """The beginning of a prompt as text, for messages."""
     text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=True)

@@ -33,7 +33,18 @@ class Spans:
         return "".join(text for text, _ in self.parts)
 
 
-Cell = str | float | int | Spans | None
+@dataclass(frozen=True)
+class Bar:
+    """A part of the longest value, between -1 and 1, as a bar whose colour is its sign's; NaN is none."""
+
+    share: float
+    signed: bool = True  # does a page begin it in the middle, or at the left?
+
+    def __str__(self) -> str:
+        return f"{self.share:.3f}"
+
+
+Cell = str | float | int | Spans | Bar | None
 
 
 class Table(NamedTuple):
