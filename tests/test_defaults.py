@@ -62,7 +62,6 @@ from keyhole.tasks import examples
 from keyhole.tasks.things import BOXES_WORDINGS, LISTS_WORDINGS
 from keyhole.tracing.answers import Likeliest
 from keyhole.tracing.firing import Firing
-from keyhole.tracing.seeds import Probability
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.trace import trace, trace_many
 from keyhole.tracing.why import explain, signal_vector
@@ -143,7 +142,6 @@ def test_settings_have_the_same_defaults() -> None:
         Patience().tries,
         Patience().per_minute,
     )
-    assert defaults(circuits.trace)["seed_tau"] == Probability().tau
     assert defaults(generate)["strength"] == defaults(focus)["strength"]
     assert all(defaults(circuits.trace)[f"top_{name}"] is default for name, default in defaults(Likeliest).items())
 

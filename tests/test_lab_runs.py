@@ -88,11 +88,16 @@ def test_trained_models_are_kept(quick: Callable[[str], Result]) -> None:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_real_model_gets_the_published_prompts(quick: bool, tmp_path: Path, smollm2: Model) -> None:
+def test_a_real_model_gets_the_published_prompts(
+    quick: bool, tmp_path: Path, smollm2: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them: the paper's 256, or the first eight of these."""
+    monkeypatch.setattr(ioi_studies, "loaded", lambda *args: smollm2)
+    monkeypatch.setattr(ioi_studies, "heads_by_role", lambda *args: {})  # half a minute, and not asked for here
     of_job = ioi_studies.prompted(Job(tmp_path, model=str(SMOLLM2), quick=quick))
     assert list(of_job.examples) == published_ioi(8 if quick else 256, design="mixed")
     assert of_job.prompts.about == f"{'the first 8 of ' if quick else ''}256 published indirect objects (mixed)"
+    ioi_studies.prompted.cache_clear()
 
 
 def test_figures_on_a_real_model_run_the_published_prompts(

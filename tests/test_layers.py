@@ -13,7 +13,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
-    ("_moved", "_openmp", "errors", "version"),
+    ("_exports", "_moved", "_openmp", "errors", "version"),
     ("brief", "cache", "files", "progress", "settings", "stats", "strict"),
     ("report",),
     *[

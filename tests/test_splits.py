@@ -17,6 +17,7 @@ from keyhole.studies.curves.split_record import ALL, Splits, random_name
 from keyhole.studies.curves.splits import compare_splits, splits
 from keyhole.tasks import examples
 
+pytestmark = pytest.mark.xdist_group("splits")  # what they share is computed once
 PATCHED = StandIn("counterfactual")
 SHARE = CurveSettings(methods=("share",), ranking="absolute", draws=4)
 Halves = tuple[list[CohortQuestion], list[CohortQuestion]]

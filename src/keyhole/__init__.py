@@ -97,20 +97,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *(
-        "circuits",
-        "claims",
-        "faithfulness",
-        "features",
-        "figures",
-        "generation",
-        "intervene",
-        "lab",
-        "models",
-        "naming",
-        "qk",
-    ),
-    *("store", "studies", "tasks", "tracing"),
+    *("circuits", "claims", "edits", "faithfulness", "features", "figures", "generation", "intervene", "lab"),
+    *("models", "naming", "qk", "store", "studies", "tasks", "tracing"),
 )
 _moved.install()
 

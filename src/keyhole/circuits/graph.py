@@ -34,7 +34,15 @@ class Node:
 
     @classmethod
     def of(cls, writer: Writer) -> "Node":
-        """A writer as a node."""
+        """A writer as a node.
+
+        Args:
+            writer: The writer.
+
+        >>> from keyhole.circuits.records import Writer
+        >>> Node.of(Writer("mlp", 0, None, 2, 2)).kind
+        'mlp'
+        """
         return cls(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
 
     @property
@@ -89,6 +97,13 @@ class Edge(_OfCircuit):
         Args:
             factor: 0 removes it, 2 doubles it, -1 turns it round.
             scope: "here" at the tokens of the firing, "on" from its dest on, "everywhere" at all tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> edge = next(edge for edge in circuit.edges if edge.side == "src")
+        >>> edge.edit(factor=2).factor
+        2
         """
         from keyhole.edits.making import edge_edit
 

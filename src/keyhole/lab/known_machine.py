@@ -1,6 +1,6 @@
-"""A machine with a known circuit: its words, and its weights, written down.
+"""A machine with a known circuit: its words, and its weights, which are set by hand.
 
-Which words does the machine know, and where in a prompt does each part of its work happen?
+Which words does the machine know, and at which token does each part of its work happen?
 
 French : big cat , red dog . big        ->  chat
 |            |   |           |
@@ -36,7 +36,7 @@ LONGEST = 24  # tokens of a prompt
 
 @dataclass(frozen=True)
 class Places:
-    """The tokens of a prompt at which something is done, and what is the answer there."""
+    """The positions in a prompt at which the machine works, and its answer."""
 
     topic: int  # the word that names a language
     before: int  # where the last word stood before
@@ -47,7 +47,7 @@ class Places:
 
 
 def tokenizer() -> Any:
-    """Words between spaces, behind a <bos>."""
+    """Words between spaces, after a <bos>."""
     words = Tokenizer(models.WordLevel(dict(ID), unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ID[BOS])])
@@ -58,7 +58,7 @@ def tokenizer() -> Any:
 
 
 def places(prompt: str) -> Places:
-    """Where is what in a prompt? Refuses one that the machine was not made for.
+    """The positions of a prompt's parts. A prompt that the machine was not built for is refused.
 
     >>> places("French : big cat , red dog . big")
     Places(topic=1, before=3, next=4, end=9, answer='chat', against='Katze')
@@ -87,10 +87,10 @@ def _only(positions: Sequence[int], instead: str) -> int:
     return positions[0]
 
 
-# A transformer whose weights are written down: every head and MLP is one short function that says what it does.
+# A transformer whose weights are set by hand: every head and MLP is one short function that says what it does.
 #
 # The residual stream is a sum of named directions (`Stream`), all at right angles, and each component of the circuit
-# writes into its own. So who reads from whom is known, and with it the circuit behind every answer (`truth.py`).
+# writes into its own. So who reads from whom is known, and with it the circuit behind every answer (`known.py`).
 #
 #     layer 0   names      MLP      a word that names a language raises its flag
 #     layer 1   previous   head 0   every token notes the word before it

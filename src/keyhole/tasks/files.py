@@ -26,7 +26,20 @@ _KEYS = {"prompt", "target", "against", "labels", "roles", *_TEXTS}
 
 
 def read_examples(path: str | Path) -> list[Example]:
-    """Read examples, or say which line is wrong and why."""
+    """Read examples from a JSON Lines file.
+
+    A line that is wrong is refused, with its number and the reason.
+
+    Args:
+        path: The file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.tasks import ioi
+    >>> with TemporaryDirectory() as folder:
+    ...     write_examples(ioi(2), f"{folder}/prompts.jsonl")
+    ...     read_examples(f"{folder}/prompts.jsonl") == ioi(2)
+    True
+    """
     path, examples = Path(path), []
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
@@ -56,7 +69,19 @@ def _lines(path: str | Path) -> list[str]:
 
 
 def write_examples(examples: Sequence[Example], path: str | Path) -> None:
-    """Write examples so that `read_examples` gives them back, equal in everything."""
+    """Write examples as JSON Lines that `read_examples` reads back without loss.
+
+    Args:
+        examples: The examples.
+        path: The file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.tasks import ioi
+    >>> with TemporaryDirectory() as folder:
+    ...     write_examples(ioi(2), f"{folder}/prompts.jsonl")
+    ...     read_examples(f"{folder}/prompts.jsonl") == ioi(2)
+    True
+    """
     lines = [json.dumps(as_record(example), ensure_ascii=False) for example in examples]
     write_at_once(path, "".join(f"{line}\n" for line in lines))
 

@@ -67,14 +67,34 @@ class Firing:
     why_not: bool = False  # is it explained why the head does not attend here?
 
     def side(self, name: SideName) -> Side:
-        """The dest or src side."""
+        """The dest or src side.
+
+        Args:
+            name: "dest" or "src".
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.explain((1, 6), src="Mary").side("src").side
+        'src'
+        """
         for side in self.sides:
             if side.side == name:
                 return side
         raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau.")
 
     def vector(self, signal: Signal, *, flavour: "Flavour" = "rotated") -> Float[Tensor, "d_model"]:
-        """A signal in residual space. See `keyhole.tracing.why`."""
+        """A signal in residual space, within its channels.
+
+        Args:
+            signal: One of its signals.
+            flavour: "rotated": as the head reads it, rotary positions included. "raw": as it was written.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> firing = run.explain((1, 6), src="Mary")
+        >>> firing.vector(firing.side("src").signals[0]).shape
+        torch.Size([128])
+        """
         from keyhole.tracing.why import signal_vector
 
         return signal_vector(self, signal, flavour=flavour)
@@ -85,6 +105,12 @@ class Firing:
         Args:
             factor: 0 removes them, 2 doubles them.
             scope: "here" at its own tokens, "on" from its dest on, "everywhere" at all tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> edits = run.explain((1, 6), src="Mary").edits()
+        >>> run.with_edits(edits).edits == edits
+        True
         """
         from keyhole.edits.making import firing_edits
 
@@ -102,7 +128,13 @@ class Firing:
         return firing_claim(self, example, prompts=prompts)
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.explain((1, 6), src="Mary").record()["attention"] > 0.4
+        True
+        """
         numbers = ("layer", "head", "dest", "src", "attention", "tau", "visible")
         return {
             **{name: getattr(self, name) for name in numbers},

@@ -23,9 +23,10 @@ from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.omega import omega
 from keyhole.settings.fields import old_keyword
 from keyhole.settings.tracing import why_not_of
-from keyhole.tracing.candidates import Keys, Places, Sites, dest_candidates, ig_vectors, src_candidates
+from keyhole.tracing.candidates import Keys, Places, Sites, ig_vectors
 from keyhole.tracing.firing import Explained, Firing, Tau, gather, threshold
 from keyhole.tracing.search import Removed, Rows, joined, search
+from keyhole.tracing.sides import dest_candidates, src_candidates
 from keyhole.tracing.upstream import Writes, floats_per_pair, reads_of
 from keyhole.tracing.writers import read_of, written_by
 
@@ -54,10 +55,24 @@ def explain(
 ) -> Firing:
     """Which signals cause this attention weight? With `why_not`: which ones keep the head from attending to `src`?
 
-    `dest` is the last token unless it is given, and `src` the token that dest attends to most. `tau`: "dynamic" =
-    min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal touches all keys, as in the
-    paper, or the source alone. Signals against a firing are the fewest whose removal lifts the weight to tau; their
-    `weight`, `ig` and `alone` are what they take from it.
+    Signals against a firing are the fewest whose removal lifts the weight to tau. Their `weight`, `ig` and `alone` are
+    what they take from it.
+
+    Args:
+        run: The run of the prompt.
+        head: Layer and head, such as (3, 6).
+        dest: The attending token: a position or the text of one token. Default: the last.
+        src: The attended token, given likewise. Default: the one that `dest` attends to most.
+        tau: The weight below which the attention counts as gone: a number, a function of `dest`, or "dynamic", min(1,
+            2.5 / visible keys).
+        keys: What a removal on the src side touches: "all" keys, as in the paper, or the "source" alone.
+        why_not: Explain what keeps the head from attending to `src`, instead of why it attends.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> firing = explain(run, (3, 6), src="Mary")
+    >>> firing.head, firing.why
+    (6, 'here')
     """
     require_choice("keys", keys, Keys)
     if why_not and src is None:
@@ -161,8 +176,9 @@ def _removed(
     results: list[tuple[np.ndarray, list[Removed]]] = []
     size = writes.moved_below(layer) + writes.below(layer)[1] * writes.n
     for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, PROJECTED_FLOATS)):
-        reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
         members = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
+        dests = torch.unique(sites.dest[torch.from_numpy(fires[members]).to(writes.device)])
+        reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()], dests)
         for part in _parts(len(members), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
             between()
             at = torch.from_numpy(fires[members[part]]).to(writes.device)
@@ -201,7 +217,19 @@ Flavour = Literal["rotated", "raw"]
 
 
 def signal_vector(firing: "Firing", signal: "Signal", *, flavour: Flavour = "rotated") -> Float[Tensor, "d_model"]:
-    """A signal in residual space."""
+    """A signal in residual space, within its channels.
+
+    Args:
+        firing: The firing, as `explain` returns it.
+        signal: One of its signals.
+        flavour: "rotated": as the head reads it, rotary positions included. "raw": as it was written.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> firing = explain(run, (1, 6), src="Mary")
+    >>> signal_vector(firing, firing.side("src").signals[0]).shape
+    torch.Size([128])
+    """
     run, om = firing.run, omega(firing.run.model, firing.layer, signal.basis)
     ks, who = list(signal.channels), signal.writer
     basis = (om.u(firing.head) if signal.side == "dest" else om.v(firing.head))[: run.model.dims.d_model, ks]
