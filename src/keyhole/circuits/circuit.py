@@ -152,6 +152,14 @@ class Circuit:
             model: The model that made it, if it was read from a file.
             prompts: Those that claims about heads are tested on, or a task. Default: the example's own task.
             most: How many claims; those of the largest influence come first.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong)
+        >>> [claim.kind for claim in circuit.claims(example, most=2)]
+        ['suffices', 'moves']
         """
         from keyhole.claims.making import circuit_claims
 

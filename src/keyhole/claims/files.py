@@ -75,6 +75,12 @@ def save_claim(claim: Claim, path: Path | str) -> Path:
     Args:
         claim: The claim.
         path: Where: it ends in .json.
+
+    >>> from tempfile import mkdtemp
+    >>> from keyhole.claims import Moves
+    >>> claim = Moves(claim="Head 1.6 moves IO", prompts=TaskPrompts("ioi"), head=(1, 6), src="IO")
+    >>> load_claim(save_claim(claim, Path(mkdtemp()) / "claim.json")) == claim
+    True
     """
     path = require_file(path, (".json", ".json"))
     write_at_once(path, json_text(document_of(claim)) + "\n")
@@ -126,6 +132,10 @@ def claim_of(document: Any, folder: Path | None = None) -> Claim:
     Args:
         document: The data: one object.
         folder: Where the files lie that it names; None: it may name none.
+
+    >>> data = {"schema": 1, "kind": "moves", "claim": "It moves", "head": "1.6", "src": "IO"}
+    >>> claim_of(data | {"prompts": {"task": "ioi"}}).says
+    'head 1.6 moves IO to END'
     """
     require(isinstance(document, dict), f"a claim is one object, not {quoted(document)}.")
     schema = document.get("schema")

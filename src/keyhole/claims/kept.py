@@ -27,6 +27,16 @@ def keep_claim(store: Store | Path | str, result: ClaimResult) -> Path:
     Args:
         store: The store, or its folder.
         result: What `keyhole.claim` returned. The same claim of the same model has one file, the latest.
+
+    >>> from tempfile import mkdtemp
+    >>> import keyhole
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> model, folder = keyhole.load(), mkdtemp()
+    >>> claim = Moves(claim="Head 1.5 moves it", prompts=TaskPrompts("pronouns", n=1), head=(1, 5), src="NAME")
+    >>> result = keyhole.claim(model, claim)
+    >>> store = keyhole.bulk("pronouns", model, n=1, out=folder + "/pronouns.store")
+    >>> print(keep_claim(store, result).name.rpartition("-")[0])
+    head-1-5-moves-it
     """
     store = store if isinstance(store, Store) else open_store(store)
     of_store, of_result = store.manifest.model.get("fingerprint"), result.model.get("fingerprint")
@@ -48,6 +58,17 @@ def kept_claims(store: Store | Path | str) -> tuple[ClaimResult, ...]:
 
     Args:
         store: The store, or its folder.
+
+    >>> from tempfile import mkdtemp
+    >>> import keyhole
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> model, folder = keyhole.load(), mkdtemp()
+    >>> claim = Moves(claim="Head 1.5 moves it", prompts=TaskPrompts("pronouns", n=1), head=(1, 5), src="NAME")
+    >>> result = keyhole.claim(model, claim)
+    >>> store = keyhole.bulk("pronouns", model, n=1, out=folder + "/pronouns.store")
+    >>> path = keep_claim(store, result)
+    >>> [kept.claim.claim for kept in kept_claims(store)]
+    ['Head 1.5 moves it']
     """
     root = store.path if isinstance(store, Store) else open_store(store).path
     folder = root / FOLDER
@@ -59,6 +80,15 @@ def load_result(path: Path | str) -> ClaimResult:
 
     Args:
         path: The file.
+
+    >>> from tempfile import mkdtemp
+    >>> import keyhole
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> model, folder = keyhole.load(), mkdtemp()
+    >>> claim = Moves(claim="Head 1.5 moves it", prompts=TaskPrompts("pronouns", n=1), head=(1, 5), src="NAME")
+    >>> result = keyhole.claim(model, claim)
+    >>> load_result(result.save(folder + "/result.json")).verdict
+    'cannot be tested'
     """
     try:
         return result_of(parse_json(read_text(path)))
