@@ -154,10 +154,12 @@ class Circuit:
             most: How many claims; those of the largest influence come first.
 
         >>> import keyhole
-        >>> (example,) = keyhole.tasks.examples("ioi", n=1)
-        >>> circuit = keyhole.load().run(example.text).trace(example.answer)
-        >>> circuit.claims(example, most=2)[0].kind
-        'suffices'
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong)
+        >>> [claim.kind for claim in circuit.claims(example, most=2)]
+        ['suffices', 'moves']
         """
         from keyhole.claims.making import circuit_claims
 

@@ -118,6 +118,14 @@ class Edge(_OfCircuit):
         Args:
             example: The circuit's prompt, whose roles name its tokens in others.
             prompts: Those that the claim is tested on, or a task. Default: the example's own task.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong, through="heads")
+        >>> circuit.edges[-1].claim(example).kind in ("moves", "needs")
+        True
         """
         from keyhole.claims.making import edge_claim
 

@@ -76,11 +76,10 @@ def save_claim(claim: Claim, path: Path | str) -> Path:
         claim: The claim.
         path: Where: it ends in .json.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> from tempfile import mkdtemp
+    >>> from keyhole.claims import Moves
     >>> claim = Moves(claim="Head 1.6 moves IO", prompts=TaskPrompts("ioi"), head=(1, 6), src="IO")
-    >>> with TemporaryDirectory() as folder:
-    ...     load_claim(save_claim(claim, f"{folder}/moves.json")) == claim
+    >>> load_claim(save_claim(claim, Path(mkdtemp()) / "claim.json")) == claim
     True
     """
     path = require_file(path, (".json", ".json"))
@@ -134,9 +133,9 @@ def claim_of(document: Any, folder: Path | None = None) -> Claim:
         document: The data: one object.
         folder: Where the files lie that it names; None: it may name none.
 
-    >>> claim_of({"schema": 1, "kind": "believes"})
-    Traceback (most recent call last):
-    keyhole.errors.KeyholeError: its kind is 'believes': choose one of moves, matches, needs, suffices.
+    >>> data = {"schema": 1, "kind": "moves", "claim": "It moves", "head": "1.6", "src": "IO"}
+    >>> claim_of(data | {"prompts": {"task": "ioi"}}).says
+    'head 1.6 moves IO to END'
     """
     require(isinstance(document, dict), f"a claim is one object, not {quoted(document)}.")
     schema = document.get("schema")

@@ -28,9 +28,15 @@ def keep_claim(store: Store | Path | str, result: ClaimResult) -> Path:
         store: The store, or its folder.
         result: What `keyhole.claim` returned. The same claim of the same model has one file, the latest.
 
-    >>> keep_claim("none.store", None)
-    Traceback (most recent call last):
-    keyhole.errors.KeyholeError: none.store is no store: it has no manifest.json. `keyhole bulk` makes one.
+    >>> from tempfile import mkdtemp
+    >>> import keyhole
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> model, folder = keyhole.load(), mkdtemp()
+    >>> claim = Moves(claim="Head 1.5 moves it", prompts=TaskPrompts("pronouns", n=1), head=(1, 5), src="NAME")
+    >>> result = keyhole.claim(model, claim)
+    >>> store = keyhole.bulk("pronouns", model, n=1, out=folder + "/pronouns.store")
+    >>> print(keep_claim(store, result).name.rpartition("-")[0])
+    head-1-5-moves-it
     """
     store = store if isinstance(store, Store) else open_store(store)
     of_store, of_result = store.manifest.model.get("fingerprint"), result.model.get("fingerprint")
@@ -53,9 +59,16 @@ def kept_claims(store: Store | Path | str) -> tuple[ClaimResult, ...]:
     Args:
         store: The store, or its folder.
 
-    >>> kept_claims("none.store")
-    Traceback (most recent call last):
-    keyhole.errors.KeyholeError: none.store is no store: it has no manifest.json. `keyhole bulk` makes one.
+    >>> from tempfile import mkdtemp
+    >>> import keyhole
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> model, folder = keyhole.load(), mkdtemp()
+    >>> claim = Moves(claim="Head 1.5 moves it", prompts=TaskPrompts("pronouns", n=1), head=(1, 5), src="NAME")
+    >>> result = keyhole.claim(model, claim)
+    >>> store = keyhole.bulk("pronouns", model, n=1, out=folder + "/pronouns.store")
+    >>> path = keep_claim(store, result)
+    >>> [kept.claim.claim for kept in kept_claims(store)]
+    ['Head 1.5 moves it']
     """
     root = store.path if isinstance(store, Store) else open_store(store).path
     folder = root / FOLDER
@@ -68,9 +81,14 @@ def load_result(path: Path | str) -> ClaimResult:
     Args:
         path: The file.
 
-    >>> load_result("none.json")
-    Traceback (most recent call last):
-    keyhole.errors.KeyholeError: none.json has no result of a claim that can be read: there is no file none.json.
+    >>> from tempfile import mkdtemp
+    >>> import keyhole
+    >>> from keyhole.claims import Moves, TaskPrompts
+    >>> model, folder = keyhole.load(), mkdtemp()
+    >>> claim = Moves(claim="Head 1.5 moves it", prompts=TaskPrompts("pronouns", n=1), head=(1, 5), src="NAME")
+    >>> result = keyhole.claim(model, claim)
+    >>> load_result(result.save(folder + "/result.json")).verdict
+    'cannot be tested'
     """
     try:
         return result_of(parse_json(read_text(path)))

@@ -124,9 +124,11 @@ class Firing:
             prompts: Those that the claim is tested on, or a task. Default: the example's own task.
 
         >>> import keyhole
-        >>> (example,) = keyhole.tasks.examples("ioi", n=1)
-        >>> print(keyhole.load().run(example.text).explain((1, 6)).claim(example).says)
-        channels 5,12 of head 1.6 match S1, from END
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> print(run.explain(head=(1, 6), dest=-1, src=example.position(run, "IO")).claim(example).says)
+        channels 4,5,10 of head 1.6 match IO, from END
         """
         from keyhole.claims.making import firing_claim
 
