@@ -272,6 +272,8 @@ BAD = {
     "trace of a model with NaN": (("trace", "-m", "{root}/nan", "--token-ids", "1 2 3"), "NaN or infinite: model.l"),
     "contrast of a model with NaN": (("contrast", "boxes", "-m", "{root}/nan"), "NaN or infinite: model.layers.1"),
     "missing gguf": (("check", "{root}/none.gguf"), "there is no file"),
+    "agents of no folder": (("mcp", "{root}/none"), "there is no folder"),
+    "agents with a model named twice": (("mcp", "{root}", "--model", "a=b", "--model", "a=c"), "names 'a' twice"),
     "unsupported architecture": (("check", "{root}/xglm"), "'xglm' are not supported"),
     "no attention": (("check", "{root}/mamba"), "'mamba' are not supported"),
     "unsupported setting": (("check", "{root}/olmo-clip"), "clip_qkv"),

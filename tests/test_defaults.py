@@ -25,6 +25,7 @@ from keyhole.cli.app import (
     where,
 )
 from keyhole.cli.generate import generate
+from keyhole.cli.mcp import mcp as mcp_command
 from keyhole.cli.models import basis as basis_command
 from keyhole.cli.name import name as name_command
 from keyhole.faithfulness import effects, sufficient
@@ -49,6 +50,7 @@ from keyhole.qk.channels import channels
 from keyhole.qk.controls import RotationSettings
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
+from keyhole.settings.agents import AgentSettings
 from keyhole.settings.measuring import SufficientSettings
 from keyhole.settings.stores import NameSettings, WhereSettings
 from keyhole.store.engines import EngineName
@@ -99,6 +101,7 @@ SAME = [
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
     (compare, comparison_compare, {"a", "b"}),
+    (mcp_command, AgentSettings, {"any_model", "limit", "tokens"}),
     (compare, CompareSettings, {"members", "threshold", "mode", "draws", "seed"}),
     (sinks, SinkSettings, {"prompts", "tau", "draws", "controls", "seed"}),
     (shared, compare_heads, {"store", "other"}),

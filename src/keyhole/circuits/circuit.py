@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from keyhole.brief import Table
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Claim
     from keyhole.edits.making import Scope
     from keyhole.edits.records import Edit
     from keyhole.faithfulness.backup_record import Backups
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.models.tokens import Prompt
     from keyhole.progress import Progress
+    from keyhole.tasks.example import Example
     from keyhole.web.notebook import Page, Widget
 
 SCHEMA = 4  # of circuits that know their model's sizes; those of older files and of stores are written as 1, 2 or 3
@@ -75,7 +78,8 @@ class Circuit:
             if not isinstance(rows := getattr(self, name), kind):  # objects that somebody changed
                 object.__setattr__(self, name, kind.of(rows))
         keys, model = getattr(self.parameters, "keys", "source"), str(self.model.get("fingerprint", ""))
-        object.__setattr__(self, "edges", self.edges.within(Origin(self.nodes, self.parameters.basis, keys, model)))
+        origin = Origin(self.nodes, self.parameters.basis, keys, model, tuple(self.tokens))
+        object.__setattr__(self, "edges", self.edges.within(origin))
 
     @property
     def heads(self) -> tuple[Node, ...]:
@@ -137,6 +141,29 @@ class Circuit:
         from keyhole.edits.making import circuit_edit
 
         return circuit_edit(self, part, factor=factor, scope=scope)
+
+    def claims(
+        self, example: "Example", *, model: "Model | None" = None, prompts: "Prompts" = None, most: int = 8
+    ) -> "tuple[Claim, ...]":
+        """What it says of a task, as claims that can be tested: `keyhole.claim(model, claim)`.
+
+        Args:
+            example: The circuit's prompt, whose roles name its tokens in others.
+            model: The model that made it, if it was read from a file.
+            prompts: Those that claims about heads are tested on, or a task. Default: the example's own task.
+            most: How many claims; those of the largest influence come first.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong)
+        >>> [claim.kind for claim in circuit.claims(example, most=2)]
+        ['suffices', 'moves']
+        """
+        from keyhole.claims.making import circuit_claims
+
+        return circuit_claims(self, example, model=model, prompts=prompts, most=most)
 
     def edges_into(self, node: int) -> tuple[Edge, ...]:
         """The signals that cause a node.

@@ -9,9 +9,12 @@ from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.circuits.columns import Nodes
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Claim
     from keyhole.edits.making import Scope
     from keyhole.edits.records import Edit
     from keyhole.qk.omega import Basis
+    from keyhole.tasks.example import Example
 
 EdgeSide = Literal[SideName, "target", "mlp", "value"]
 
@@ -61,6 +64,7 @@ class Origin(NamedTuple):
     basis: "Basis"
     keys: str  # which keys a removal on the src side touched
     model: str  # fingerprint
+    tokens: tuple[str, ...] = ()  # of the prompt
 
 
 class _OfCircuit:
@@ -107,6 +111,28 @@ class Edge(_OfCircuit):
         if origin is None:
             raise KeyholeError("this edge stands outside of its circuit: take it from circuit.edges.")
         return edge_edit(self, origin, factor=factor, scope=scope)
+
+    def claim(self, example: "Example", *, prompts: "Prompts" = None) -> "Claim":
+        """What it says, as a claim about a task: the answer needs this signal, or a head moves this token.
+
+        Args:
+            example: The circuit's prompt, whose roles name its tokens in others.
+            prompts: Those that the claim is tested on, or a task. Default: the example's own task.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong, through="heads")
+        >>> circuit.edges[-1].claim(example).kind in ("moves", "needs")
+        True
+        """
+        from keyhole.claims.making import edge_claim
+
+        origin = getattr(self, "_origin", None)
+        if origin is None:
+            raise KeyholeError("this edge stands outside of its circuit: take it from circuit.edges.")
+        return edge_claim(self, origin, example, prompts=prompts)
 
     @property
     def source(self) -> int:

@@ -138,12 +138,7 @@ def _explain_mlp(
         show.as_json({**write.record(), "removed": asdict(removed)})
         return
     show.plain(str(write))
-    controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"
-    answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics) or "none"
-    show.plain(
-        f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
-        f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"
-    )
+    show.plain(f"  {removed}")
 
 
 @from_records(start=read_starts)

@@ -69,13 +69,11 @@ def heads_report(run: Run, splits: Sequence[Channels], *, firings: int, collapse
     return Report(f"Firings: {model_label(run.model.name)}", tokens_line(run.tokens), sections)
 
 
-def _carriers(split: Channels, n: int = 3) -> str:
+def _carriers(split: Channels) -> str:
     """The strongest channels and their shares."""
     if split.relative_attention <= 0:
         return "-"
-    values, order = split.relative_terms.sort(descending=True)
-    pairs = zip(order.tolist()[:n], values.tolist()[:n], strict=True)
-    return " ".join(f"{k}:{100 * value / split.relative_attention:.0f}%" for k, value in pairs if value > 0)
+    return " ".join(f"{k}:{100 * share:.0f}%" for k, share in split.strongest())
 
 
 def channels_record(run: Run, split: Channels, controls: Sequence[RotationControl]) -> dict[str, Any]:

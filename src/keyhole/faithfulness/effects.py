@@ -75,20 +75,26 @@ def _halved(edges: EdgeList, question: MaskedQuestion, seed: int, draw: int) -> 
     """These edges with a random half of all others, and as many random ones in their place with the same half."""
     wiring, n, rng = question.masked.wiring, len(question.run), np.random.default_rng((seed, draw))
     half = rng.integers(0, 2, (*wiring.joined.shape, n), dtype=bool)
+    chosen = random_edges(question, len(edges), rng)
+    without = half.copy()
+    without[tuple(edges.T)] = False
+    return Mask(edges, 1.0, half), Mask(chosen, 1.0, without)
+
+
+def random_edges(question: MaskedQuestion, count: int, rng: np.random.Generator) -> EdgeList:
+    """So many token-level edges of a prompt, each as likely as another."""
+    wiring, n = question.masked.wiring, len(question.run)
     every = wiring.edges[wiring.edges[:, 1] < len(wiring.readers) - 1]
     answers = np.array(_answers_at(question))
     last = np.column_stack([np.argwhere(wiring.joined[:, -1]), np.full(len(wiring.writers), len(wiring.readers) - 1)])
-    picked = rng.choice(edges_in(question), min(len(edges), edges_in(question)), replace=False)
+    picked = rng.choice(edges_in(question), min(count, edges_in(question)), replace=False)
     inside, into_answer = picked[picked < len(every) * n], picked[picked >= len(every) * n] - len(every) * n
-    chosen = np.concatenate(
+    return np.concatenate(
         [
             np.column_stack([every[inside // n], inside % n]),
             np.column_stack([last[into_answer // len(answers)], answers[into_answer % len(answers)]]),
         ]
     )
-    without = half.copy()
-    without[tuple(edges.T)] = False
-    return Mask(edges, 1.0, half), Mask(chosen, 1.0, without)
 
 
 def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> tuple[float, ...]:

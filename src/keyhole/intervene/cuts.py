@@ -266,6 +266,14 @@ class CausesRemoved:
     control_metrics: tuple[float, ...]
     agrees: bool  # is what is left what was predicted?
 
+    def __str__(self) -> str:
+        controls = ", ".join(f"{left:+.2f}" for left in self.control_left) or "none"
+        answers = ", ".join(f"{after - self.metric_before:+.2f}" for after in self.control_metrics) or "none"
+        return (
+            f"taken away in the model's own pass: {self.left:+.2f} is left (other writers as large: {controls}); "
+            f"the answer changes by {self.metric_after - self.metric_before:+.2f} ({answers})"
+        )
+
 
 def left_tolerance(predicted: float, dtype: torch.dtype) -> float:
     """How far what is left of a write may be from what was predicted: relative to it, where it is more than all."""

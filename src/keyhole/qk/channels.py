@@ -239,6 +239,23 @@ class Channels(Reported):
         """
         return n_recon(self.relative_terms, tolerance, self.relative_attention)
 
+    def strongest(self, n: int = 3) -> tuple[tuple[int, float], ...]:
+        """The channels that add most to the relative attention, each with its share; none when that is not positive.
+
+        Args:
+            n: How many channels at most.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> [channel for channel, _ in run.channels((3, 6), src="gave").strongest(2)]
+        [3, 1]
+        """
+        if self.relative_attention <= 0:
+            return ()
+        values, order = self.relative_terms.sort(descending=True)
+        pairs = zip(order.tolist()[:n], values.tolist()[:n], strict=True)
+        return tuple((k, value / self.relative_attention) for k, value in pairs if value > 0)
+
     def report(self, tokens: Sequence[str] = (), controls: "Sequence[RotationControl]" = (), most: int = 16) -> Report:
         """What each channel adds to the relative attention, the largest first.
 

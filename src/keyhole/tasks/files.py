@@ -45,7 +45,7 @@ def read_examples(path: str | Path) -> list[Example]:
         if not line.strip():
             continue
         try:
-            examples.append(_example(parse_json(line), task=path.stem))
+            examples.append(example_of(parse_json(line), task=path.stem))
         except KeyholeError as error:
             raise KeyholeError(f"{path}, line {number}: {error}") from error
     if not examples:
@@ -113,7 +113,12 @@ def _usual(answers: tuple[str, ...], answer: str) -> dict[str, str]:
     return {"answer": answers[0] if answers else "", "template": "", "continuation": f" {answer}"}
 
 
-def _example(record: Any, *, task: str) -> Example:
+def example_of(record: Any, *, task: str) -> Example:
+    """An example from plain data, as a line of a file has it; `task`: what it belongs to unless it says so.
+
+    >>> example_of({"prompt": "1+1=", "target": "2"}, task="sums").answers
+    ('2',)
+    """
     require(isinstance(record, dict), "a line is one JSON object.")
     if unknown := set(record) - _KEYS:
         raise KeyholeError(f"unknown keys: {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}.")

@@ -27,9 +27,12 @@ from keyhole.tracing.search import Removed
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Matches
     from keyhole.edits.making import Scope
     from keyhole.edits.records import Edit
     from keyhole.models.run import Run
+    from keyhole.tasks.example import Example
     from keyhole.tracing.why import Flavour
     from keyhole.web.notebook import Widget
 
@@ -112,6 +115,24 @@ class Firing:
         from keyhole.edits.making import firing_edits
 
         return firing_edits(self, factor=factor, scope=scope)
+
+    def claim(self, example: "Example", *, prompts: "Prompts" = None) -> "Matches":
+        """What it says, as a claim about a task: the channels of its signals are why the head looks there.
+
+        Args:
+            example: Its prompt, whose roles name its tokens in others.
+            prompts: Those that the claim is tested on, or a task. Default: the example's own task.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> print(run.explain(head=(1, 6), dest=-1, src=example.position(run, "IO")).claim(example).says)
+        channels 4,5,10 of head 1.6 match IO, from END
+        """
+        from keyhole.claims.making import firing_claim
+
+        return firing_claim(self, example, prompts=prompts)
 
     def record(self) -> dict[str, Any]:
         """As plain data.

@@ -69,7 +69,7 @@ def firing_html(firing: "Firing") -> str:
     Args:
         firing: An explanation, as `run.explain` returns it.
     """
-    from keyhole.web.server.bodies import spell
+    from keyhole.requests.bodies import spell
     from keyhole.web.server.prompt import document
 
     data = {"show": "firing", "firing": json.loads(spell(document(firing))), "effects": []}
@@ -83,7 +83,7 @@ def verification_html(verification: "Verification") -> str:
     Args:
         verification: The result of `circuit.verify`.
     """
-    from keyhole.web.server.bodies import spell
+    from keyhole.requests.bodies import spell
 
     data = {"show": "verification", "verification": json.loads(spell(verification.record()))}
     return _framed("Verification", data, str(verification), height=570 + 27 * min(len(verification.rows), 15))

@@ -28,6 +28,8 @@ from keyhole.features.contrast.swaps import AnswerEffects, answer_effects, key_b
 from keyhole.report import Report, Reported
 
 if TYPE_CHECKING:
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Matches
     from keyhole.models.model import Model
     from keyhole.models.run import Run
 
@@ -98,6 +100,19 @@ class FoundHead:
             dest: The attending token: a position or the text of one token.
         """
         return attribute(run, [self.feature], dest, frame=self.study.test.frame)
+
+    def claim(self, src: str, *, prompts: "Prompts", dest: str = "END", channels: int | None = None) -> "Matches":
+        """What it says, as a claim: the channels that its feature lies in most are why the head looks at `src`.
+
+        Args:
+            src: The role of the token that is found.
+            prompts: A task, or prompts with roles.
+            dest: The role of the token that looks.
+            channels: How many; as many as the feature has dimensions unless given.
+        """
+        from keyhole.claims.making import contrast_claim
+
+        return contrast_claim(self, src, dest=dest, prompts=prompts, channels=channels)
 
     def __repr__(self) -> str:
         numbers = f"gap {self.gap:.2f}, share {self.share:.2f}, p {self.p:.3f}"
