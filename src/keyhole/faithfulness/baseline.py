@@ -161,7 +161,7 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
 def resting(run: "Run", text: Path | str | None = None, *, progress: Progress | None = None) -> Baseline:
     """What writers write on average in any text; the first token, where heads rest, has a mean of its own."""
     model, lines = run.model, None if text is None else read_paragraphs(text)
-    rest = model._cached(("resting", lines or ""), lambda: model.hf.parameters(), lambda: _rest(model, lines, progress))
+    rest = model._cached(("resting", lines or ""), lambda: [model.hf], lambda: _rest(model, lines, progress))
     writes = rest[:, [0] + [1] * (len(run) - 1)]
     name = (
         "the resting state" if text is None else f"the resting state in {shortened(printable(Path(text).name), NAME)}"

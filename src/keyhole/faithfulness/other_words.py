@@ -22,6 +22,7 @@ from keyhole.circuits.records import Writer
 from keyhole.faithfulness.template import template_tokens
 from keyhole.intervene.removal import Metric
 from keyhole.intervene.writers import estimate
+from keyhole.models.effective import embedded
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, part_of, silent
 
@@ -173,9 +174,9 @@ def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray
 
     log P(what follows | the token) of those whose embeddings are nearest to its own; the others are at -inf.
     """
-    follows, embedding = run.token_ids[1:FOLLOWS], run.model.hf.get_input_embeddings().weight
+    follows, embedding = run.token_ids[1:FOLLOWS], run.model.hf.get_input_embeddings()
     with torch.no_grad(), exact_matmul():
-        first, others = embedding[run.token_ids[0]].float(), embedding[torch.as_tensor(pool)].float()
+        first, others = (embedded(embedding, ids).float() for ids in (run.token_ids[0], torch.as_tensor(pool)))
         middle = others.mean(0)  # which all have in common, and which says nothing of any
         near = (
             torch.cosine_similarity(others - middle, first - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
