@@ -181,7 +181,7 @@ def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray
         near = (
             torch.cosine_similarity(others - middle, first - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
         )
-        texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.hf.device)
+        texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.device)
         said = [_said(run.model, texts[start : start + SCORED]) for start in range(0, len(near), SCORED)]
     scores = np.full(len(pool), -np.inf)
     scores[near] = torch.cat(said).cpu().numpy()
@@ -262,7 +262,7 @@ def answers_of(
     answers: list[float] = []
     with torch.no_grad(), exact_matmul():
         for start in range(0, len(texts), size):
-            ids = torch.tensor([list(text) for text in texts[start : start + size]], device=model.hf.device)
+            ids = torch.tensor([list(text) for text in texts[start : start + size]], device=model.device)
             answers += [metric.of(row) for row in model.hf(ids).logits[:, metric.at]]
             (progress or silent)(len(answers), len(texts))
     return answers

@@ -69,6 +69,7 @@ def with_adapter(hf: Any, folder: Path, name: str) -> Any:
         require_readable(config, str(folder))
         config.inference_mode = True
         wrapped = peft.PeftModel(hf, config, adapter_name=_NAME)
+        _follow_offloaded(hf)
         weights = peft.load_peft_weights(str(folder), device="cpu")
         report = peft.set_peft_model_state_dict(wrapped, weights, adapter_name=_NAME)
     except KeyholeError:
@@ -83,7 +84,6 @@ def with_adapter(hf: Any, folder: Path, name: str) -> Any:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             other = "" if keys is missing else ", which the model has not"
             raise KeyholeError(f"the adapter {folder} does not fit {name}: it {problem} {keys[0]}{more}{other}.")
-    _follow_offloaded(hf)
     return wrapped.get_base_model().eval()
 
 
@@ -107,14 +107,14 @@ def require_readable(config: Any, name: str) -> None:
 
 
 def _follow_offloaded(hf: Any) -> None:
-    """Put adapters of offloaded projections where these compute; accelerate does not move them."""
+    """Make room for adapters of offloaded projections where these compute: PEFT makes them empty, as these are."""
     for module in hf.modules():
         base = getattr(module, "base_layer", None)
         if is_adapted(module) and base is not None and offload_hook(base) is not None:
             place = device_of(base)
             for name, child in module.named_children():
                 if name != "base_layer":
-                    child.to(place)
+                    child.to_empty(device=place)
 
 
 @contextmanager

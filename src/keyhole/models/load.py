@@ -184,6 +184,8 @@ def load(
     name = NAME if source is None else str(source)
     if label == str(adapter):  # which names its base
         name = f"{name} (the base model of {adapter})"
+    if device is not None and device_map is not None:
+        raise KeyholeError("device puts a whole model somewhere, and device_map its parts: give one of them.")
     read = partial(_read, name=name, device_map=device_map)
     with quiet_libraries():
         if "gguf_file" in options:
@@ -294,9 +296,22 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
         if options.get("local_files_only"):
             reason = "the hub is unreachable and the model is not cached here. A folder or a file is given by its path."
         raise MissingModelError(f"cannot load {name}: {reason}") from error
+    if isinstance(device_map, dict):
+        _require_parts(hf, device_map)
     _require_decoder(hf.config, name)
     _require_complete(hf, report, name)
     return hf
+
+
+def _require_parts(hf: Any, device_map: dict[str, Any]) -> None:
+    """Refuse a device map that names what the model has not: transformers passes over it."""
+    names = {name for name, _ in hf.named_modules()} | {name for name, _ in hf.named_parameters()}
+    for name in device_map:
+        if name not in names:
+            parts = ", ".join(part for part, _ in list(hf.named_modules())[1:] if part.count(".") < 2)
+            raise KeyholeError(
+                f"device_map names {shortened(repr(name))}, which is no part of this model: it has {shortened(parts)}."
+            )
 
 
 def _require_complete(hf: Any, report: dict[str, Any], name: str) -> None:

@@ -19,7 +19,7 @@ from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.numbers import fingerprint, require_finite_run, require_finite_weights, stamp
 from keyhole.models.run import LayerRun, Run
 from keyhole.models.stacks import cut_layer
-from keyhole.models.stored import adapter_state, missing_of, tensors_here
+from keyhole.models.stored import adapter_state, device_of, missing_of, tensors_here
 from keyhole.models.tokens import Encoded, Prompt, encode
 from keyhole.models.weights import (
     Dims,
@@ -92,7 +92,7 @@ class Model:
         for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
             longest = max(len(encoded[i].ids) for i in batch)
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
-            ids = torch.tensor(rows, device=self.hf.device)
+            ids = torch.tensor(rows, device=self.device)
             captured = capture(self.hf, self.family, ids, comparing(self.hf, self.family))
             layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
             made_with = self._stamp()
@@ -186,6 +186,11 @@ class Model:
     def rope_sees_length(self) -> bool:
         """Does RoPE depend on how long a prompt is? What follows a token then changes what was computed at it."""
         return bool(rope_types(self.hf.config.get_text_config()) & {"dynamic", "longrope"})
+
+    @property
+    def device(self) -> torch.device:
+        """Where prompts go in, and where what is recorded of them lies."""
+        return device_of(self.hf)
 
     # -- folded weights ------------------------------------------------------------------------------------
 

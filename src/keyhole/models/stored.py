@@ -152,13 +152,9 @@ def in_use(module: nn.Module) -> nn.Module:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module computes: the place of its weights, or that to which they are brought."""
-    hooked = [hook for hook in map(offload_hook, module.modules()) if hook is not None]
-    if hooked:
-        return torch.device(hooked[0].execution_device)
-    return next((tensor.device for _, tensor in _all_direct(module)), torch.device("cpu"))
-
-
-def _all_direct(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Where a module computes first: the place of its first weights, or that to which they are brought."""
     for part in module.modules():
-        yield from _direct(part)
+        for _, tensor in _direct(part):
+            hook = offload_hook(part) if tensor.is_meta else None
+            return torch.device(hook.execution_device) if hook is not None else tensor.device
+    return torch.device("cpu")

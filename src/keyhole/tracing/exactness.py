@@ -109,7 +109,7 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     """
     run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
     with exact_matmul():
-        logits = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
+        logits = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.device))
         writes = Writes([run])
         (result,) = check_runs(writes, tolerance=tolerance)
         layers = tuple(replace(errors, mlp=_mlp_error(writes, errors.layer)) for errors in result.layers)
