@@ -8,7 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import keyhole
-from keyhole import KeyholeError
+from keyhole import KeyholeError, Model
+from keyhole.models.kept import bytes_of
 from tiny import tiny
 
 IDS = [3, 14, 15, 9, 26, 5, 7, 7, 3, 14]
@@ -78,3 +79,23 @@ def test_device_maps_that_cannot_be_are_refused(places: dict[str, Any], message:
     with pytest.raises(KeyholeError, match=message) as refused:
         keyhole.load(tmp_path, **places)
     assert "\n" not in str(refused.value)
+
+
+def test_with_a_limit_layers_are_folded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same circuit; what is kept fits, but for the layer in use; without a limit every layer is folded once."""
+    hf, folded = tiny("llama-bias"), list[int]()
+    fold = Model._fold
+    monkeypatch.setattr(Model, "_fold", lambda model, layer: folded.append(layer) or fold(model, layer))
+    free, limited = keyhole.load((hf, None)), keyhole.load((hf, None), memory="15KB")
+    layer = bytes_of(free.folded(0), set())
+    assert 10_000 < layer < 40_000
+    theirs = free.run(IDS).trace()
+    assert sorted(folded) == [0, 1, 2]
+    ours = [limited.run(IDS).trace() for _ in range(2)][1]
+    assert ours.nodes == theirs.nodes and len(folded) > 8
+    assert [edge.weight for edge in ours.edges] == pytest.approx([edge.weight for edge in theirs.edges], abs=1e-6)
+    kept = [bytes_of(value, set()) for key, (_, value) in limited._cache.items() if key[0] == "weights"]
+    assert len(kept) == 1
+    for size in ("much", "0", "-1GB", ""):
+        with pytest.raises(KeyholeError, match="memory takes a number of bytes or a size such as 8GB, not"):
+            keyhole.load((hf, None), memory=size)

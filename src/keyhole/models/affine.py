@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
-from keyhole.models.effective import effective, is_dense
+from keyhole.models.effective import effective, forget, is_dense
 from keyhole.models.facts import mlp_facts
 from keyhole.models.families import Family
 from keyhole.models.numbers import tolerance_of
@@ -41,8 +41,11 @@ def projections(hf: Any, family: Family) -> Iterator[tuple[str, nn.Module]]:
     yield "the unembedding", hf.get_output_embeddings()
 
 
-def comparing(hf: Any, family: Family) -> Callable[[ExitStack, Any], None] | None:
-    """Hooks that compare all projections that are not dense, for `capture`; None where there are none."""
+def comparing(hf: Any, family: Family, *, keep: bool = True) -> Callable[[ExitStack, Any], None] | None:
+    """Hooks that compare all projections that are not dense, for `capture`; None where there are none.
+
+    Without `keep`, weights that had to be computed are dropped again, one projection after the other.
+    """
     others = [(name, module) for name, module in projections(hf, family) if not is_dense(module)]
     if not others:
         return None
@@ -52,6 +55,8 @@ def comparing(hf: Any, family: Family) -> Callable[[ExitStack, Any], None] | Non
 
             def compare(module: nn.Module, args: tuple[Any, ...], out: Any, name: str = name) -> None:
                 require_affine(name, module, args[0], out)
+                if not keep:
+                    forget(module)
 
             # prepended: edits that were there before change the output, and the module did not compute that
             stack.callback(module.register_forward_hook(compare, prepend=True).remove)

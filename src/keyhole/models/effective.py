@@ -82,6 +82,12 @@ def effective(module: nn.Module) -> Affine:
 _kept: "WeakKeyDictionary[nn.Module, tuple[int, Affine]]" = WeakKeyDictionary()
 
 
+def forget(root: nn.Module) -> None:
+    """Keep nothing of a module and those in it: it is made again when it is needed."""
+    for module in root.modules():
+        _kept.pop(module, None)
+
+
 def is_dense(module: nn.Module) -> bool:
     """Does this module compute x W + b with the weights that it keeps? If not, W must be found."""
     module = in_use(module)

@@ -31,6 +31,7 @@ from keyhole.models.adapters import (
 )
 from keyhole.models.families import FAMILIES
 from keyhole.models.gguf import Opened, open_gguf, quiet_libraries
+from keyhole.models.kept import read_memory
 from keyhole.models.model import Model, make_model
 from keyhole.models.numbers import tolerance_of
 from keyhole.models.organism import NAME, folder, source_named
@@ -145,6 +146,7 @@ def load(
     device: str | torch.device | None = None,
     device_map: Any = None,
     adapter: str | Path | None = None,
+    memory: int | str | None = None,
 ) -> Model:
     """Load a model that Keyhole can read.
 
@@ -159,6 +161,8 @@ def load(
         device: Where to put the model, such as "cuda". Default: where it was loaded.
         device_map: As transformers takes it, for a model that is spread over several devices, the CPU or a disk.
         adapter: A folder with a PEFT adapter (such as LoRA) of the model. It is applied without being merged.
+        memory: How much memory folded weights may take while prompts are traced, in bytes or such as "8GB". Layers
+            that were used longest ago are folded again when they are needed. Default: no limit.
 
     Returns:
         A `Model`: `model.run("a prompt")` is what to do with it.
@@ -166,6 +170,7 @@ def load(
     A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
     environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
     """
+    most = None if memory is None else read_memory(memory)
     if source is not None and not isinstance(source, str | Path | tuple):
         source = unwrapped(source)
     if isinstance(source, tuple):
@@ -173,7 +178,7 @@ def load(
             raise KeyholeError(
                 "a model in hand is taken as it is: revision, dtype, device_map and adapter do not apply."
             )
-        return _given(source, device)
+        return replace(_given(source, device), memory=most)
     source, adapter, label = _with_adapter_named(source, adapter)
     if source is None:
         path, options = folder(), dict[str, Any]()
@@ -196,7 +201,7 @@ def load(
             hf, tokenizer, problem = read(path, dtype=dtype, **options)
         if adapter is not None:
             hf = with_adapter(hf, adapter_folder(adapter), name)
-    return replace(make_model(_placed(hf, device), tokenizer, label or name), tokenizer_problem=problem)
+    return replace(make_model(_placed(hf, device), tokenizer, label or name), tokenizer_problem=problem, memory=most)
 
 
 def _read(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Opened:
@@ -243,8 +248,9 @@ def _with_adapter_named(
     source: str | Path | None, adapter: str | Path | None
 ) -> tuple[str | Path | None, str | Path | None, str | None]:
     """(base, adapter, what the model is called): as given, by a name of both, or by an adapter that names its base."""
-    if isinstance(source, str) and adapter is None and (named := named_adapter(source)) is not None:
-        return source_named(named[0]), named[1], source
+    if isinstance(source, str) and (named := named_adapter(source)) is not None:
+        adapter = named[1] if adapter is None else adapter
+        return source_named(named[0]), adapter, f"{named[0]}{WITH}{adapter}"
     alone = source if source is not None else adapter
     if alone is not None and is_adapter(user_path(alone)) and (source is None or adapter is None):
         base = base_of(user_path(alone))

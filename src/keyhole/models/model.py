@@ -15,6 +15,7 @@ from keyhole.models.attention import edits_of
 from keyhole.models.capture import Captured, capture, frozen_scale, layer_batch
 from keyhole.models.facts import rope_types
 from keyhole.models.families import Family, family_of
+from keyhole.models.kept import drop_oldest
 from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.numbers import fingerprint, require_finite_run, require_finite_weights, stamp
 from keyhole.models.run import LayerRun, Run
@@ -55,6 +56,7 @@ class Model:
     family: Family = field(repr=False)  # facts about its architecture
     dims: Dims  # layers, heads, widths
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
+    memory: int | None = None  # how many bytes folded weights may take; None: all are kept
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
     _stamps: list[int] = field(default_factory=list, repr=False)  # of all weights, while `_steady` holds them unchanged
     _checked: dict[Any, int] = field(default_factory=dict, repr=False)  # under which of these a value was looked at
@@ -93,7 +95,7 @@ class Model:
             longest = max(len(encoded[i].ids) for i in batch)
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
             ids = torch.tensor(rows, device=self.device)
-            captured = capture(self.hf, self.family, ids, comparing(self.hf, self.family))
+            captured = capture(self.hf, self.family, ids, comparing(self.hf, self.family, keep=self.memory is None))
             layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
             made_with = self._stamp()
             for row, i in enumerate(batch):
@@ -238,8 +240,14 @@ class Model:
             if key not in self._cache or self._cache[key][0] != now:
                 self._cache[key] = (now, compute())
                 self._checked.pop(key, None)  # an adapter may be switched off and on: the same weights come back
+                for dropped in (
+                    () if self.memory is None else drop_oldest(self._cache, self.memory, self.hf, self.blocks)
+                ):
+                    self._checked.pop(dropped, None)
             if self._stamps:
                 self._checked[key] = self._stamps[-1]
+        if self.memory is not None:
+            self._cache[key] = self._cache.pop(key)  # the last to be dropped
         return cast(T, self._cache[key][1])
 
     @contextmanager
