@@ -13,7 +13,7 @@ from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.records import Writer
 from keyhole.models import run
-from keyhole.tracing import search, why, writers
+from keyhole.tracing import bounds, search, why, writers
 from keyhole.tracing.answers import Likeliest
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.seeds import Probability
@@ -169,9 +169,13 @@ def test_firings_in_float32(variant: str) -> None:
         same_firing(fast, oracle.explain(layer, head, dest, src), oracle)
 
 
-@pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom"])
-def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("few", [0, 8])  # however many writes bounds leave: none are computed for all, or all are
+@pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom", "glm4"])
+def test_long_prompts_are_traced_alike(variant: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where attention is not kept but rebuilt, and firings and heads are taken one by one, nothing changes."""
+    monkeypatch.setattr(bounds, "_FEW", few)
+    monkeypatch.setattr(bounds, "_NEAR", 2)
+    monkeypatch.setattr(bounds, "_AHEAD", 1)
     monkeypatch.setattr(writers, "_KEPT_FLOATS", 0)
     monkeypatch.setattr(run, "_DEST_BLOCK", 4)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)

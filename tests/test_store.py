@@ -112,6 +112,10 @@ def test_the_tables_are_one_circuit(store: Store, outcomes: list[Outcome]) -> No
     nodes = {(row["prompt"], row["node"]): row for row in store.table("nodes").to_pylist()}
     edges = store.table("edges").to_pylist()
     for edge in edges:
+        circuit = outcomes[edge["prompt"]].circuit
+        assert circuit is not None
+        ends = circuit.edges.sender[edge["edge"]], circuit.edges.receiver[edge["edge"]]
+        assert (edge["from_node"], edge["to_node"]) == ends
         for end in ("from", "to"):
             node = nodes[edge["prompt"], edge[f"{end}_node"]]
             told = [edge[f"{end}_{name}"] for name in ("kind", "layer", "head", "dest", "src")]

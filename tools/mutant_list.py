@@ -1,6 +1,10 @@
 """Which mutants are there, and do they still apply? Read from tools/mutants/*.toml, for tools/mutants.py."""
 
+import subprocess
+import sys
+import tempfile
 import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +59,15 @@ def read_mutants(folder: Path = ROOT / "tools" / "mutants") -> list[Mutant]:
 
 
 def check(mutants: Sequence[Mutant], tests: Path = ROOT / "tests") -> list[str]:
-    """What is wrong with the list: texts that are gone, changes that change nothing, tests that do not exist."""
+    """What is wrong with the list: texts that are gone, changes of nothing, names or tests that do not exist."""
     wrong, texts = [], read_source()
+    changed = {}  # the text with each mutant in it, and without
     for mutant in mutants:
         try:
             file, text = mutant.applied(texts)
             if file.endswith(".py"):  # scripts of pages are checked by TypeScript
                 compile(text, file, "exec")
+                changed[mutant.name] = text, texts[file]
         except (BadMutantError, SyntaxError) as error:
             wrong.append(str(error))
         if mutant.old == mutant.new or not mutant.tests:
@@ -71,4 +77,22 @@ def check(mutants: Sequence[Mutant], tests: Path = ROOT / "tests") -> list[str]:
             path = tests / file
             if not path.is_file() or f"def {function.partition('[')[0]}(" not in path.read_text(encoding="utf-8"):
                 wrong.append(f"{mutant.name}: there is no test {test}")
-    return wrong
+    return wrong + _unknown_names(changed)
+
+
+def _unknown_names(changed: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Mutants that use a name that is bound nowhere: they crash, and show nothing. Axes in types look unbound, too."""
+    unbound: dict[str, Counter[str]] = defaultdict(Counter)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (after, before) in changed.items():
+            (Path(folder) / f"{name}@after.py").write_text(after, encoding="utf-8")
+            (Path(folder) / f"{name}@before.py").write_text(before, encoding="utf-8")
+        options = ("--isolated", "--no-cache", "--select", "F821", "--output-format", "concise")
+        found = subprocess.run(
+            [sys.executable, "-m", "ruff", "check", *options, folder], capture_output=True, text=True, check=False
+        )
+    for line in found.stdout.splitlines():
+        if "Undefined name" in line:
+            unbound[Path(line.partition(".py:")[0]).name][line.split("`")[1]] += 1
+    more = {name: unbound[f"{name}@after"] - unbound[f"{name}@before"] for name in changed}
+    return [f"{name}: unknown names {', '.join(names)}" for name, names in more.items() if names]

@@ -219,6 +219,33 @@ class Rotary:
         turning = (x1 * y1 + x2 * y2) @ self.cos.T.to(x.dtype) + (x2 * y1 - x1 * y2) @ self.sin.T.to(x.dtype)
         return turning + (x[:, 2 * n :] * y[:, 2 * n :]).sum(-1, keepdim=True)
 
+    def summed(
+        self,
+        x: Float[Tensor, "*any d_head"],
+        cos: Float[Tensor, "*any freq"],
+        sin: Float[Tensor, "*any freq"],
+        plain: Float[Tensor, "*any"],
+    ) -> Float[Tensor, "*any d_head"]:
+        """Sum over t of u_t R_t x, from the sums of u_t cos, of u_t sin and of u_t."""
+        out = turn(x, cos, sin, self.pairing)
+        if out.shape[-1] > 2 * cos.shape[-1]:
+            out[..., 2 * cos.shape[-1] :] *= plain[..., None]
+        return out
+
+    def amplitudes(self, x: Float[Tensor, "... d_head"]) -> Float[Tensor, "... wave"]:
+        """The length of each pair of dimensions that turn together, which no turn changes, and of each that passes.
+
+        >>> Rotary(torch.ones(1, 1), torch.zeros(1, 1), "halves").amplitudes(torch.tensor([3.0, 4.0, -1.0]))
+        tensor([5., 1.])
+        """
+        n = self.cos.shape[1]
+        return torch.cat([torch.hypot(*_paired(x, n, self.pairing)), x[..., 2 * n :].abs()], dim=-1)
+
+    @property
+    def stretch(self) -> Float[Tensor, "freq"]:
+        """How much longer a pair becomes at most: 1, but for scalings that have a factor on cos and sin."""
+        return torch.hypot(self.cos, self.sin).amax(0)
+
     def at(self, positions: Tensor | slice) -> "Rotary":
         """The same map at chosen positions only."""
         return Rotary(self.cos[positions], self.sin[positions], self.pairing)

@@ -18,15 +18,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.models.attention import AttentionRule, visible_mask
-from keyhole.models.facts import Rotary, turn
 from keyhole.models.numbers import working_dtype
 from keyhole.settings.tracing import Keys as Keys
+from keyhole.tracing.bounds import Bounded
 from keyhole.tracing.upstream import Reads, Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun
 
 INTERVALS = 64  # of the trapezoid rule, as in the reference implementation of ACC++
+_NO_IG = 1e-12  # attributions at most this, or the rounding of their dtype, are none
+
+
+def no_attribution(dtype: torch.dtype) -> float:
+    """Attributions of this dtype up to this are none."""
+    return max(torch.finfo(dtype).eps, _NO_IG)
 
 
 def ig_vectors(
@@ -112,12 +118,13 @@ class Candidates:
     """
 
     factor: Float[Tensor, "firing moved"]
-    coord: Float[Tensor, "own moved channel"]
+    coord: Float[Tensor, "own moved channel"] | None  # None: too many for all to be computed, and `bounded`
     at: Int[Tensor, "firing"] | None  # row of `coord` for each firing; None: row i is that of firing i
     local: Float[Tensor, "firing local channel"]
     gain: Float[Tensor, "firing channel"]
     firing: Int[Tensor, "firing"]  # indices of these firings in the batch
     build: Callable[[Tensor, Tensor, Tensor], Tensor]  # firings, components, channels -> rows
+    bounded: Bounded | None = None
 
     @property
     def components(self) -> int:
@@ -132,10 +139,6 @@ class Candidates:
     def row_floats(self, keys: int) -> int:
         """Memory for building one row, in floats: the larger of its entries per key and its coordinates per channel."""
         return max(keys, self.gain.shape[1])
-
-    @property
-    def _coord(self) -> Float[Tensor, "#firing moved channel"]:
-        return self.coord if self.at is None or len(self.coord) == 1 else self.coord[self.at]
 
     def rows(
         self, components: Int[Tensor, "firing pick"], channels: Int[Tensor, "firing pick"]
@@ -156,9 +159,13 @@ class Candidates:
 
         The m best candidates lie in the m components whose best channel ranks highest, so only those are expanded.
         """
-        pulled = self._coord * self.gain[:, None]
-        best = torch.where(self.factor >= 0, pulled.amax(-1), pulled.amin(-1)) * self.factor
         local = self.local * self.gain[:, None]
+        if self.bounded is not None:
+            return _top_of_bounded(self.bounded, local, m)
+        assert self.coord is not None
+        coord = self.coord if self.at is None or len(self.coord) == 1 else self.coord[self.at]
+        pulled = coord * self.gain[:, None]
+        best = torch.where(self.factor >= 0, pulled.amax(-1), pulled.amin(-1)) * self.factor
         components = torch.cat([best, local.amax(-1)], dim=1)
         chosen = components.topk(min(m, components.shape[1]), dim=1).indices
         n_moved, channels = self.factor.shape[1], self.gain.shape[1]
@@ -172,9 +179,31 @@ class Candidates:
 
     def subset(self, firings: Tensor) -> "Candidates":
         """The candidates of some of the firings."""
-        coord, at = (self.coord[firings], None) if self.at is None else (self.coord, self.at[firings])
+        coord, at = self.coord, None if self.at is None else self.at[firings]
+        if coord is not None and at is None:
+            coord = coord[firings]
+        bounded = None if self.bounded is None else self.bounded.subset(firings)
         parts = (self.factor[firings], coord, at, self.local[firings], self.gain[firings])
-        return Candidates(*parts, self.firing[firings], self.build)
+        return Candidates(*parts, self.firing[firings], self.build, bounded)
+
+
+def _top_of_bounded(
+    bounded: Bounded, local: Float[Tensor, "firing local channel"], m: int
+) -> tuple[Float[Tensor, "firing pick"], Int[Tensor, "firing pick"], Int[Tensor, "firing pick"]]:
+    """The same of bounded writes, firing by firing; where fewer than m may be attributions, zeros follow."""
+    least, channels = local.new_tensor(no_attribution(local.dtype)), local.shape[2]
+    width = min(m, (bounded.n + local.shape[1]) * channels)
+    own = bounded.n + torch.arange(local.shape[1], device=local.device)
+    out = local.new_zeros(len(local), width)
+    component, channel = (torch.zeros_like(out, dtype=torch.long) for _ in range(2))
+    for firing, there in enumerate(local):
+        moved, values = bounded.best(firing, m, least, there)
+        best = torch.cat([values, there]).flatten()
+        ig, flat = best.topk(min(width, len(best)))
+        out[firing, : len(ig)] = ig
+        component[firing, : len(ig)] = torch.cat([moved, own])[flat // channels]
+        channel[firing, : len(ig)] = flat % channels
+    return out, component, channel
 
 
 @dataclass(frozen=True)
@@ -187,116 +216,3 @@ class Places:
     w: Float[Tensor, "firing pos"]
     reads: Reads
     pair: Int[Tensor, "firing"]
-
-
-def dest_candidates(places: Places) -> Candidates:
-    """Candidates on the dest side: writes at dest, a^(c) = R_d (W_Q^T o_c s_d / n_d) G_d, rows a_k^(c) B_tk."""
-    writes, layer, reads, pair = places.writes, places.layer, places.reads, places.pair
-    run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
-    n_layers, G_d = writes.below(layer)[0], om.G_d[head]
-    B = record.k[run, record.kv(head)].to(writes.dtype) @ om.G_s[head].mT  # [firing, key, channel]
-    scale = record.q_scale[run, head, dest] / record.norm_scale[run, dest]
-    factor = B.new_zeros(len(run), 0)
-    if n_layers:
-        rows = writes.patterns.rows(n_layers, run, dest) / writes.out_scale[run, :n_layers, dest][:, :, None, None]
-        factor = rows.flatten(1) * scale[:, None]
-    local = reads.q_local[pair, :, dest] * scale[:, None, None]
-    offset = (record.q_scale[run, head, dest][:, None] * w.b_Q[head] + w.c_Q[head])[:, None]
-    if record.rotary is None:
-        coord, at = reads.q_moved, pair
-        local = torch.cat([local, offset @ G_d], dim=1)
-    else:
-        turning, at = record.rotary.at(dest), None
-        coord = _turned_at(reads.q_moved[pair], turning) @ G_d
-        local = _turned_at(torch.cat([local, offset], dim=1), turning) @ G_d
-    gain = record.rule.scaling * (places.w.to(B.dtype)[:, None] @ B)[:, 0]
-
-    def build(firings: Tensor, components: Tensor, channels: Tensor) -> Tensor:
-        rows = firings if at is None else at[firings]
-        value = local[firings[:, None], (components - factor.shape[1]).clamp_min(0), channels]
-        if n_layers:
-            c = components.clamp_max(factor.shape[1] - 1)
-            moved = factor[firings[:, None], c] * coord[rows[:, None], c, channels]
-            value = torch.where(components < factor.shape[1], moved, value)
-        return record.rule.scaling * value[..., None] * B[firings[:, None], :, channels]
-
-    return Candidates(factor, coord, at, local, gain, torch.arange(len(gain), device=gain.device), build)
-
-
-def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
-    """Candidates on the src side: writes at all keys or at src alone, rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k."""
-    writes, layer, reads, key = places.writes, places.layer, places.reads, places.reads.key[places.pair]
-    run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w = writes.record(layer), writes.omega(layer), writes.folded(layer)
-    kv, n_layers, n_moved, G_s = record.kv(head), writes.below(layer)[0], writes.moved_below(layer), om.G_s[head]
-    touched = torch.ones_like(places.w) if keys == "all" else _only(places.sites.src, places.w)
-    pull = (places.w * touched).to(writes.dtype)
-    per_key = record.k_scale[run, kv] / record.norm_scale[run]
-    a = record.rule.scaling * (record.q[run, head, dest].to(writes.dtype)[:, None] @ om.G_d[head])[:, 0]
-    offset = (record.k_scale[run, kv][..., None] * w.b_K[kv][:, None] + w.c_K[kv][:, None])[:, None]
-    offered = reads.k_local[key] * per_key[:, None, :, None]
-    if record.rotary is None:
-        offered = torch.cat([offered, offset @ G_s[:, None].mT], dim=1)  # [firing, local, pos, channel]
-    else:
-        offered = record.rotary.rotate(torch.cat([offered, offset], dim=1)) @ G_s[:, None].mT
-    local = torch.einsum("ft,fctk->fck", pull, offered)
-    per_move = per_key[:, None] / writes.out_scale[run, :n_layers]  # [firing, layers, pos]
-    coord, factor = reads.k_moved, a.new_zeros(len(a), 0)
-    at: Tensor | None = key
-    if n_layers and record.rotary is None:
-        factor = writes.patterns.push(n_layers, pull[:, None] * per_move, run).flatten(1)
-    elif n_layers and record.rotary is not None:
-        coord, at = _turned_sum(places, pull[:, None] * per_move, record.rotary) @ G_s.mT, None
-        factor = coord.new_ones(coord.shape[:2])
-
-    def build(firings: Tensor, components: Tensor, channels: Tensor) -> Tensor:
-        f = firings[:, None].expand_as(components)
-        value = offered[f, (components - n_moved).clamp_min(0), :, channels]
-        is_moved = components < n_moved
-        if n_moved and bool(is_moved.any()):
-            picks, k, moved = components[is_moved], channels[is_moved], f[is_moved]
-            index, mover, source = writes.moved_by(picks)
-            column = writes.patterns.columns(index, run[moved], mover, source) * per_move[moved, index]
-            y = reads.k_moved[key[moved], picks]
-            value[is_moved] = column * _along_keys(y, k, record.rotary, om.G_s[head[moved], k])
-        value = value * a[firings].gather(1, channels)[..., None]
-        return value if keys == "all" else value * touched[firings][:, None].to(value.dtype)
-
-    return Candidates(factor, coord, at, local, a, torch.arange(len(a), device=a.device), build)
-
-
-def _only(src: Tensor, like: Tensor) -> Tensor:
-    return torch.zeros_like(like).scatter(1, src[:, None], 1.0)
-
-
-def _turned_at(x: Float[Tensor, "firing any d_head"], at: Rotary) -> Float[Tensor, "firing any d_head"]:
-    """RoPE at the dest d of each firing: R_d x."""
-    return turn(x, at.cos[:, None], at.sin[:, None], at.pairing)
-
-
-def _turned_sum(
-    places: Places, u: Float[Tensor, "firing layers pos"], rotary: Rotary
-) -> Float[Tensor, "firing moved d_head"]:
-    """Sum over t of u_t A_tb R_t y, for every write y moved from token b.
-
-    Per frequency, the sums over t of u A cos and u A sin are enough: y does not depend on t.
-    """
-    layers, firings, n_freq = u.shape[1], len(u), rotary.cos.shape[1]
-    waves = torch.cat([rotary.cos.T, rotary.sin.T, torch.ones_like(rotary.cos[:, :1]).T]).to(u.dtype)
-    turning = (u[:, None] * waves[None, :, None]).flatten(0, 1)
-    sums = places.writes.patterns.push(layers, turning, places.sites.run.repeat_interleave(len(waves)))
-    sums = sums.reshape(firings, len(waves), -1).transpose(1, 2)  # [firing, moved, waves]
-    moved = places.reads.k_moved[places.reads.key[places.pair]]
-    out = turn(moved, sums[..., :n_freq], sums[..., n_freq : 2 * n_freq], rotary.pairing)
-    passing = out.shape[-1] - 2 * n_freq
-    if passing:
-        out[..., 2 * n_freq :] *= sums[..., -1:]
-    return out
-
-
-def _along_keys(
-    y: Float[Tensor, "pick d_head"], k: Int[Tensor, "pick"], rotary: Rotary | None, G_s: Float[Tensor, "pick d_head"]
-) -> Float[Tensor, "pick pos"]:
-    """(G_s R_t y)_k at every key t, for chosen writes y and channels k."""
-    return y.gather(1, k[:, None]) if rotary is None else rotary.dots(G_s, y)

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from keyhole.models.attention import AttentionRule
 from keyhole.progress import Between, nothing
-from keyhole.tracing.candidates import Candidates
+from keyhole.tracing.candidates import Candidates, no_attribution
 
 _FIRST_PICKS = 16
 _ROW_FLOATS = 4_000_000  # of candidates' rows held at once: 32 MB a copy in float64
 _COLUMNS = ("component", "channel", "ig", "after", "alone")
-_NO_IG = 1e-12  # attributions at most this, or the rounding of their dtype, are none
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def search(
     """
     ig, components, channels = candidates.top(picks)
     after = _weights_after(candidates, rows, components, channels, between=between)
-    useful = ig > max(torch.finfo(ig.dtype).eps, _NO_IG)
+    useful = ig > no_attribution(ig.dtype)
     done = ((after >= rows.tau[:, None]) if lift else (after < rows.tau[:, None])) & useful
     reached = done.any(1)
     exhausted = ~useful.all(1) if ig.shape[1] < candidates.n else torch.ones_like(reached)

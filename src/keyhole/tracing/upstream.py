@@ -7,7 +7,7 @@ Local writers have one vector per token.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.records import OFFSETS, Kind, Writer
+from keyhole.models.facts import Rotary
 from keyhole.models.mlps import MlpWeights, NoMlp
 from keyhole.models.run import AttentionRun, LayerRun
 from keyhole.models.stacks import stack, stack_layer
@@ -285,14 +286,22 @@ class Reads:
     """What some heads read of everything below them, each in one run. Without RoPE already in channel coordinates."""
 
     q_moved: Float[Tensor, "pair moved read"]
-    q_local: Float[Tensor, "pair local pos read"]
+    q_local: Float[Tensor, "pair local dest read"]
     k_moved: Float[Tensor, "key_pair moved read"]
     k_local: Float[Tensor, "key_pair local pos read"]
     key: Int[Tensor, "pair"]  # whose keys are whose: query heads may share them
+    dests: Int[Tensor, "dest"]  # tokens at which queries are asked for, in ascending order
+    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what `sizes` computed
+
+    def sizes(self, rotary: Rotary) -> tuple[Float[Tensor, "pair moved wave"], Float[Tensor, "key_pair moved wave"]]:
+        """Amplitudes of what was moved, in queries and in keys; computed once."""
+        if not self.kept:
+            self.kept.append((rotary.amplitudes(self.q_moved), rotary.amplitudes(self.k_moved)))
+        return self.kept[0]
 
 
-def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair]) -> Reads:
-    """Project everything below a layer onto queries and keys of heads; pairs of a run adjoin."""
+def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair], dests: Int[Tensor, "dest"]) -> Reads:
+    """Project everything below a layer onto queries at some tokens and onto keys of heads; pairs of a run adjoin."""
     w, om = writes.folded(layer), writes.omega(layer)
     if writes.record(layer).rotary is not None:  # rotation comes between the projection and the channels
         shared = sorted({(run, w.kv(head)) for run, head in pairs})
@@ -303,8 +312,10 @@ def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair]) -> Reads:
         shared, key = list(pairs), list(range(len(pairs)))
         q_side = w.W_Q @ om.G_d
         k_side = w.W_K.repeat_interleave(w.group, dim=0) @ om.G_s.mT
-    q, k = _projected(writes, layer, pairs, q_side), _projected(writes, layer, shared, k_side)
-    return Reads(*q, *k, torch.tensor(key, device=writes.device))
+    everywhere = torch.arange(writes.n, device=writes.device)
+    q = _projected(writes, layer, pairs, q_side, dests)
+    k = _projected(writes, layer, shared, k_side, everywhere)
+    return Reads(*q, *k, torch.tensor(key, device=writes.device), dests)
 
 
 def floats_per_pair(writes: Writes, layer: int) -> int:
@@ -314,19 +325,25 @@ def floats_per_pair(writes: Writes, layer: int) -> int:
 
 
 def _projected(
-    writes: Writes, layer: int, pairs: Sequence[Pair], sides: Float[Tensor, "heads d_model read"]
-) -> tuple[Float[Tensor, "pair moved read"], Float[Tensor, "pair local pos read"]]:
-    """What was moved, and what was written where it is, through one side of heads: all of a run's at once."""
+    writes: Writes,
+    layer: int,
+    pairs: Sequence[Pair],
+    sides: Float[Tensor, "heads d_model read"],
+    tokens: Int[Tensor, "own"],
+) -> tuple[Float[Tensor, "pair moved read"], Float[Tensor, "pair local own read"]]:
+    """What was moved, and what was written at some tokens, through one side of heads: all of a run's at once."""
     (n_layers, n_local), width, start = writes.below(layer), sides.shape[2], 0
     moved = writes.local.new_empty(len(pairs), writes.moved_below(layer), width)
-    local = writes.local.new_empty(len(pairs), n_local * writes.n, width)
+    local = writes.local.new_empty(len(pairs), n_local * len(tokens), width)
+    whole = len(tokens) == writes.n
     for run, group in groupby(pairs, itemgetter(0)):
         W = sides[[head for _, head in group]]
         rows = slice(start, start + len(W))
-        torch.matmul(writes.local[run, :n_local].flatten(0, 1), W, out=local[rows])
+        written = writes.local[run, :n_local]
+        torch.matmul((written if whole else written[:, tokens]).flatten(0, 1), W, out=local[rows])
         _project_moved(writes, n_layers, run, W, out=moved[rows])
         start = rows.stop
-    return moved, local.view(len(pairs), n_local, writes.n, width)
+    return moved, local.view(len(pairs), n_local, len(tokens), width)
 
 
 def composing_is_cheaper(n: int, d_model: int, d_head: int) -> bool:
@@ -349,6 +366,9 @@ def _project_moved(
         torch.matmul(writes.moved[run, :n_layers].flatten(0, 2), W, out=out)
         return
     by_layer = out.view(len(W), n_layers, dims.heads, writes.n, -1)
+    reading = W.transpose(0, 1).flatten(1)  # what all these heads read, side by side: one product per layer
     for index in range(n_layers):
         W_O = writes.folded(writes.attention_layers[index]).W_O
-        by_layer[:, index] = writes.values[run, index] @ (W_O @ W[:, None])
+        composed = (W_O.flatten(0, 1) @ reading).view(*W_O.shape[:2], len(W), -1)
+        for head in range(len(W)):
+            torch.matmul(writes.values[run, index], composed[:, :, head], out=by_layer[head, index])

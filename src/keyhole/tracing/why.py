@@ -23,9 +23,10 @@ from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.omega import omega
 from keyhole.settings.fields import old_keyword
 from keyhole.settings.tracing import why_not_of
-from keyhole.tracing.candidates import Keys, Places, Sites, dest_candidates, ig_vectors, src_candidates
+from keyhole.tracing.candidates import Keys, Places, Sites, ig_vectors
 from keyhole.tracing.firing import Explained, Firing, Tau, gather, threshold
 from keyhole.tracing.search import Removed, Rows, joined, search
+from keyhole.tracing.sides import dest_candidates, src_candidates
 from keyhole.tracing.upstream import Writes, floats_per_pair, reads_of
 from keyhole.tracing.writers import read_of, written_by
 
@@ -161,8 +162,9 @@ def _removed(
     results: list[tuple[np.ndarray, list[Removed]]] = []
     size = writes.moved_below(layer) + writes.below(layer)[1] * writes.n
     for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, PROJECTED_FLOATS)):
-        reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
         members = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
+        dests = torch.unique(sites.dest[torch.from_numpy(fires[members]).to(writes.device)])
+        reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()], dests)
         for part in _parts(len(members), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
             between()
             at = torch.from_numpy(fires[members[part]]).to(writes.device)

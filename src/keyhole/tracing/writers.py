@@ -288,14 +288,23 @@ class Patterns:
     def _column(self, index: int, runs: Tensor, heads: Tensor, sources: Tensor) -> Tensor:
         record = self.records[index]
         dtype = record.norm_scale.dtype
-        q, k = record.q[runs, heads].to(dtype), record.k[runs, record.kv(heads), sources].to(dtype)
-        logits = _logits(record.rule, (q @ k[:, :, None])[:, :, 0], heads[:, None], sources[:, None])
+        k = record.k[runs, record.kv(heads), sources].to(dtype)
+        scores = k.new_empty(len(k), self.n)
+        for head, at in by_number(runs * self.n_heads + heads):  # the queries of a head are not copied for each source
+            scores[at] = k[at] @ record.q[head // self.n_heads, head % self.n_heads].to(dtype).T
+        logits = _logits(record.rule, scores, heads[:, None], sources[:, None])
         return torch.where(record.visible(keys=sources).T, (logits - self._lse[index][runs, heads]).exp(), 0.0)
 
     @cached_property
     def _lse(self) -> list[Float[Tensor, "runs heads pos"]]:
         """The log-sum-exp of every row's logits, sinks included."""
         return [_log_sums(record) for record in self.records]
+
+    @cached_property
+    def totals(self) -> Float[Tensor, "runs layers heads pos"]:
+        """Sum over t of A_tb: how much every source is attended to in all."""
+        sums = [sum(r.weights(r.heads, at).sum(-2) for at in r.blocks) for r in self.records]
+        return torch.stack(sums, dim=1)  # type: ignore[arg-type]  # every prompt has a block
 
 
 def _logits(
