@@ -1,5 +1,6 @@
 """Adapters and quantised kernels: what a projection computes is read whatever module it is, or refused with numbers."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from conftest import tiny_model
 from keyhole import KeyholeError
 from keyhole.errors import MissingModelError
 from keyhole.models.affine import affine_error, projections
-from keyhole.models.effective import effective, embedded, is_dense, matrix_of
+from keyhole.models.effective import dense_copy, effective, embedded, is_dense, matrix_of
 from keyhole.models.stored import parts_of
 from tiny import Sizes, tiny
 
@@ -255,6 +256,15 @@ def test_quantised_kernels_are_asked_for_their_weights(kernels: keyhole.Model) -
     assert all(row.agrees is not False for row in ours.verify(draws=1).rows)
     module = kernels.hf.get_submodule("model.layers.1.self_attn.q_proj")
     torch.testing.assert_close(matrix_of(module), matrix_of(dense.get_submodule("model.layers.1.self_attn.q_proj")))
+
+
+@pytest.mark.parametrize("made", [lambda: adapted("gpt2", ["c_attn", "c_fc"]), lambda: packed(Packed)])
+def test_a_dense_copy_computes_the_same(made: Callable[[], nn.Module]) -> None:
+    model = keyhole.load((made(), None))
+    copied = keyhole.load((dense_copy(model.hf), None))
+    assert all(is_dense(module) for _, module in projections(copied.hf, copied.family))
+    torch.testing.assert_close(copied.run(IDS).logits, model.run(IDS).logits, rtol=0, atol=1e-4)
+    assert copied.run(IDS).logits.dtype == torch.float32 and keyhole.check(copied, IDS).exact
 
 
 def test_scales_of_a_kernel_are_weights(kernels: keyhole.Model) -> None:

@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 
 import keyhole
 from keyhole import KeyholeError, Model
+from keyhole.models.effective import dense_copy
 from keyhole.models.kept import bytes_of
 from tiny import tiny
 
@@ -36,6 +37,8 @@ def test_an_offloaded_model_is_the_same_model(variant: str, place: str, tmp_path
     away = keyhole.load(tmp_path, device_map=places)
     assert away.fingerprint() == here.fingerprint() and away.device.type == "cpu"
     assert keyhole.check(away, IDS).exact
+    copied = dense_copy(away.hf)  # in memory
+    assert torch.equal(copied(torch.tensor([IDS])).logits, here.hf(torch.tensor([IDS])).logits)
     run, plain = away.run(IDS), here.run(IDS)
     ours, theirs = run.trace(), plain.trace()
     assert ours.nodes == theirs.nodes and [e.weight for e in ours.edges] == [e.weight for e in theirs.edges]

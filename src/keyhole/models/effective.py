@@ -11,6 +11,7 @@ That the module computes x W + b is then no assumption: `affine.py` compares on 
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -86,6 +87,33 @@ def forget(root: nn.Module) -> None:
     """Keep nothing of a module and those in it: it is made again when it is needed."""
     for module in root.modules():
         _kept.pop(module, None)
+
+
+def dense_copy(root: nn.Module) -> nn.Module:
+    """A copy of a module whose projections are dense, with their effective weights, all of it in memory.
+
+    It computes the same, in whatever precision it is put: adapters are merged in it, and packed weights expanded.
+    """
+    hooks = [vars(module)["_hf_hook"] for module in root.modules() if "_hf_hook" in vars(module)]
+    memo: dict[int, Any] = {id(hook): None for hook in hooks}
+    for module in root.modules():
+        embeds = isinstance(getattr(module, "base_layer", module), nn.Embedding)
+        if hasattr(module, "in_features") and not embeds and not is_dense(module):
+            memo[id(module)] = _linear(effective(module))
+    with at_hand(root):
+        copied: nn.Module = deepcopy(root, memo)
+    for module in copied.modules():  # what accelerate put there belongs to the original
+        for name in ("forward", "_old_forward", "_hf_hook"):
+            vars(module).pop(name, None)
+    return copied
+
+
+def _linear(affine: Affine) -> nn.Linear:
+    linear = nn.Linear(*affine.W.shape, bias=affine.b is not None, device="meta")
+    linear.weight = nn.Parameter(affine.W.T.contiguous(), requires_grad=False)
+    if affine.b is not None:
+        linear.bias = nn.Parameter(affine.b.to(affine.W.dtype), requires_grad=False)
+    return linear.eval()
 
 
 def is_dense(module: nn.Module) -> bool:
