@@ -99,13 +99,14 @@ def hqq(hf: Any, bits: int) -> Made:
     return replaced(hf, lambda m: HQQLinear(m, config, compute_dtype=torch.float32, device="cpu"))
 
 
-def bnb4(hf: Any, kind: str) -> Made:
+def bnb4(hf: Any, kind: str, *, fast: bool = False) -> Made:
     """4-bit modules of bitsandbytes."""
     import bitsandbytes as bnb
 
     def make(m: nn.Linear) -> nn.Module:
         new = bnb.nn.Linear4bit(m.in_features, m.out_features, bias=False, quant_type=kind)
         new.load_state_dict({"weight": m.weight.data})
+        new.support_avx512bf16_for_cpu = fast  # which computes in bfloat16, whatever it is given
         return new.to("cpu")
 
     return replaced(hf, make)
@@ -136,6 +137,7 @@ def makers(tokenizer: Any) -> dict[str, Callable[[Any], Made]]:
         "hqq 8 bits": lambda hf: hqq(hf, 8),
         "hqq 4 bits": lambda hf: hqq(hf, 4),
         "bitsandbytes nf4": lambda hf: bnb4(hf, "nf4"),
+        "bitsandbytes nf4, AVX-512": lambda hf: bnb4(hf, "nf4", fast=True),
         "bitsandbytes nf4 and LoRA": lambda hf: trained(bnb4(hf, "nf4")[0], tokenizer),
         "bitsandbytes 8 bits, inputs too": bnb8,
         "quanto 4 bits": lambda hf: quanto(hf, "4"),

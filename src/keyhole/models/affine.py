@@ -75,7 +75,8 @@ def require_affine(name: str, module: nn.Module, x: Float[Tensor, "*rows in"], o
         raise KeyholeError(
             f"{name} ({type(in_use(module)).__name__}) cannot be read as a weight: on this prompt its output differs "
             f"from x W + b by {error:.1e} of its size, and rounding in {dtype} explains {tolerance:.1e}. Kernels that "
-            "quantise what they read do this: load the model without them, or call hf_model.dequantize() first."
+            "quantise what they read, or compute in half precision, do this: load the model without them, or call "
+            "hf_model.dequantize() first."
         )
 
 

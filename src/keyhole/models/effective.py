@@ -109,7 +109,8 @@ def dense_copy(root: nn.Module) -> nn.Module:
 
 
 def _linear(affine: Affine) -> nn.Linear:
-    linear = nn.Linear(*affine.W.shape, bias=affine.b is not None, device="meta")
+    n_in, n_out = affine.W.shape
+    linear = nn.Linear(n_in, n_out, bias=affine.b is not None, device="meta")
     linear.weight = nn.Parameter(affine.W.T.contiguous(), requires_grad=False)
     if affine.b is not None:
         linear.bias = nn.Parameter(affine.b.to(affine.W.dtype), requires_grad=False)
