@@ -300,6 +300,23 @@ def test_a_kernel_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch
         effective(nn.ReLU())
 
 
+class Codes(nn.Parameter):
+    """A weight in 8 bits whose scale its module keeps: torch would expand it to the codes."""
+
+
+class Coded(Packed):
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__(dense)
+        self.weight = Codes(self.packed, requires_grad=False)
+
+
+def test_codes_are_no_weights() -> None:
+    dense = nn.Linear(6, 4).requires_grad_(False)
+    module = Coded(dense)
+    assert torch.equal(module.weight.dequantize(), module.packed.float())
+    torch.testing.assert_close(effective(module).W, dense.weight.T, rtol=0, atol=0.01)
+
+
 class Halves(torch.Tensor):
     """A weight that a library keeps in two tensors, and adds up when it computes."""
 

@@ -164,6 +164,8 @@ def _expanded(module: Any) -> Affine | None:
         return None
     if bias is not None and not is_ordinary(bias):
         return None
+    if type(weight).dequantize is Tensor.dequantize:  # torch's own knows no scale that a library keeps elsewhere
+        return None
     with suppress(RuntimeError, NotImplementedError, AttributeError, TypeError), at_hand(module):
         W = weight.dequantize()  # type: ignore[no-untyped-call]
         if is_ordinary(W) and W.is_floating_point() and W.shape == (module.out_features, module.in_features):
