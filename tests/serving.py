@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import uvicorn
 
-from keyhole.web.server.jobs import Jobs, Limits
-from keyhole.web.server.kept import Given, Kept
+from keyhole.requests.jobs import Jobs, Limits
+from keyhole.requests.kept import Given, Kept
 from keyhole.web.server.listen import bound_socket, make_server
 from keyhole.web.server.security import Door
 

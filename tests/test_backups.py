@@ -77,9 +77,9 @@ def test_pairs_are_what_masks_say(variant: str) -> None:
     lab, made = lab_of(variant)
     sets: list[list[Head]] = [[(0, 1)], [(1, 0), (1, 2)], [(0, 1), (2, 0)]]
     answers = lab.answers([lab.without(heads) for heads in sets])
-    expected = lab.asked.answers([all_but(out_of_heads(made, heads)) for heads in sets])
+    expected = lab.question.answers([all_but(out_of_heads(made, heads)) for heads in sets])
     assert np.allclose(answers, expected, atol=1e-6)
-    assert abs(expected - lab.asked.ends[0]).min() > 1e-4  # something was removed
+    assert abs(expected - lab.question.ends[0]).min() > 1e-4  # something was removed
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama", "gemma2"])
@@ -91,11 +91,11 @@ def test_reactions_are_what_masks_say(variant: str) -> None:
     assert made.baseline is not None
     base = made.baseline.clone()
     base[number] = lab.written[number]
-    held = replace(lab.asked, masked=replace(made, baseline=base))
+    held = replace(lab.question, masked=replace(made, baseline=base))
     expected = held.answers([all_but(out_of_heads(made, [first, second]))])
     assert np.allclose(lab.answers([lab.without([first], [second])]), expected, atol=1e-6)
     [alone] = lab.answers([lab.without([], [second])])
-    assert abs(alone - lab.asked.ends[0]) < 1e-6  # as in the prompt
+    assert abs(alone - lab.question.ends[0]) < 1e-6  # as in the prompt
 
 
 # -- the softmax -------------------------------------------------------------------------------------------------------
@@ -250,6 +250,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert "growth" in result.output and "Softmax" in result.output
     text = page.read_text()
     assert "Pairs of heads" in text and "What the softmax hands on" in text
+    assert "A_j exp(-d_j) / (sum_k A_k exp(-d_k) + s)" in " ".join(text.split())  # as `handed_on` computes it
     assert len(rows.read_text().splitlines()) > 40
     record = json.loads(CliRunner().invoke(app, [*args[:6], "--json"]).stdout)
     assert len(record["heads"]) == 2 and len(record["random_growth"]) == 20

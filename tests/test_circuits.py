@@ -25,8 +25,10 @@ import keyhole
 from alike import assert_alike
 from conftest import ROOT, prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
+from keyhole.circuits.columns import Nodes
 from keyhole.circuits.exports import mib_from, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
+from keyhole.circuits.graph import Node
 from keyhole.circuits.records import Writer
 from keyhole.circuits.shown import shown
 from keyhole.errors import NothingToTraceError
@@ -442,6 +444,13 @@ def test_circuits_of_older_schemas_are_read_and_written_as_they_were(schema: int
 @pytest.fixture(scope="module")
 def through(organism: keyhole.Model) -> keyhole.Circuit:
     return organism.run(PROMPT).trace("Mary")
+
+
+def test_a_column_holds_a_text_whole_or_refuses_it() -> None:
+    """NumPy's arrays of texts cut what is too long."""
+    assert Nodes.of([Node("value_offset", 1, 0, 0, 0)])[0].kind == "value_offset"
+    with pytest.raises(KeyholeError, match=r"column kind of nodes cannot hold .*'value_offsets' has more than 12"):
+        Nodes.of_cells([("value_offsets", 1, 0, 0, 0)])
 
 
 def test_files_keep_directions_and_sizes(through: keyhole.Circuit) -> None:

@@ -61,7 +61,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_check_works_on_a_folder_without_a_tokenizer(folders: Path) -> None:
     done = keyhole("check", str(folders / "gpt2"), "--verbose")
     assert done.returncode == 0 and "exact" in done.stdout and "layer" in done.stdout and not done.stderr
-    assert done.stdout.startswith("gpt2: ")  # without its folders
+    assert done.stdout.startswith("How exact: gpt2\n")  # without its folders
 
 
 def test_check_exits_with_one_when_not_exact(folders: Path) -> None:
@@ -213,9 +213,8 @@ def test_trace_tells_a_story(organism: Model) -> None:
 def test_trace_on_token_ids(folders: Path) -> None:
     model = ("--model", str(folders / "gpt2"), "--token-ids", "5,6,7,5,6,9")
     whole = json.loads(keyhole("trace", *model, "--json").stdout)
-    named = json.loads(
-        keyhole("trace", *model, "--target-id", str(whole["parameters"]["target_ids"][0]), "--json").stdout
-    )
+    answer = f"id:{whole['parameters']['target_ids'][0]}"
+    named = json.loads(keyhole("trace", *model, "--target", answer, "--json").stdout)
     assert whole["edges"] == named["edges"]
     svt = json.loads(keyhole("trace", *model, "--method", "svt", "--json").stdout)
     assert svt["parameters"]["basis"] == "homogeneous"
@@ -283,6 +282,8 @@ BAD = {
     "contrast of a model with NaN": (("contrast", "boxes", "-m", "{root}/nan"), "NaN or infinite: model.layers.1"),
     "missing gguf": (("check", "{root}/none.gguf"), "there is no file"),
     "no adapter": (("check", "{root}/gpt2", "--adapter", "{root}/empty"), "it is no folder with an adapter_config"),
+    "agents of no folder": (("mcp", "{root}/none"), "there is no folder"),
+    "agents with a model named twice": (("mcp", "{root}", "--model", "a=b", "--model", "a=c"), "names 'a' twice"),
     "unsupported architecture": (("check", "{root}/xglm"), "'xglm' are not supported"),
     "no attention": (("check", "{root}/mamba"), "'mamba' are not supported"),
     "unsupported setting": (("check", "{root}/olmo-clip"), "clip_qkv"),
@@ -364,7 +365,7 @@ BAD = {
     "an MLP for nothing": (("explain", PROMPT, "--mlp", "3"), "for which answer"),
     "tau of nothing": (("trace", PROMPT, "--tau", "0"), "no weight is below 0"),
     "tau of nothing, for one firing": (("explain", PROMPT, "--head", "3.6", "--tau", "0"), "no weight is below 0"),
-    "seed tau beyond all": (("trace", PROMPT, "--seed-tau", "2"), "seed_tau is 2.0"),
+    "a token id of no token": (("trace", PROMPT, "--target", "id:99999"), "token id 99999 is outside the vocabulary"),
     "the other answer is the preferred one": (
         ("trace", PROMPT, "--target", "John", "--against", "Mary"),
         "the model prefers 'Mary' to 'John' (logit difference -",

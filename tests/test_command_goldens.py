@@ -40,6 +40,15 @@ MAKERS = {  # in this order, and before all others, which read the files
     "discover-head": "discover --head 3.1 --prompts 60 --rank 3 --features features.json",
     "name": "name heads.json --tokens 3000 --random 4 --most 2 --out names.json",
 }
+CLAIM = {
+    "schema": 1,
+    "claim": "Head 1.5 moves the name to the end",
+    "kind": "moves",
+    "head": "1.5",
+    "src": "NAME",
+    "prompts": {"task": "pronouns", "n": 12},
+    "settings": {"draws": 19, "texts": 4, "others": 4},
+}
 RECORDS = MAKERS | {
     "check": "check",
     "words": "words",
@@ -59,6 +68,7 @@ RECORDS = MAKERS | {
     "verify-chain": "verify mary.json --mode chain --draws 1",
     "verify-global": "verify heads.json --mode global --sides-only --draws 1 --backups",
     "backups": "backups heads.json --first 1 --draws 20",
+    "claim": "claim pronoun.json",
     "contrast": f"contrast boxes --feature lexical --prompts 24 --tests 12 --boxes 4 {SMALL}",
     "discover": "discover --prompts 20",
     "where": "where 3.1:0 --tokens 3000 --top 3",
@@ -115,10 +125,11 @@ def answer(folder: Path, line: str, *more: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands run: a dictionary for `keyhole features`, and then what the makers write."""
+    """Where the commands run: a dictionary for `keyhole features`, a claim, and then what the makers write."""
     path = tmp_path_factory.mktemp("commands")
     rows = torch.randn(40, 128, generator=torch.Generator().manual_seed(0))
     save_file({"W_dec": rows}, path / "sae.safetensors")
+    (path / "pronoun.json").write_text(json.dumps(CLAIM))
     return path
 
 

@@ -330,6 +330,26 @@ def test_attention_on_right_and_other_keys(some: Collected, half: int | None) ->
         assert row.ratio == pytest.approx(positive / negative)
 
 
+def test_queries_without_a_negative_key_do_not_count_among_keys(some: Collected) -> None:
+    """They would count as right, whatever the head does."""
+    sign = some.slots.sign.clone()
+    sign[::2] = sign[::2].clamp_min(0)
+    odd = torch.arange(1, 60, 2)
+    q, k, _, _ = parts(some, odd)
+    scores = SCALING * torch.einsum("nhd,nmhd->nmh", q, k.repeat_interleave(2, dim=2))
+    for row in head_attention(_with_signs(some, sign)):
+        best, other = (
+            scores[..., row.head[1]].masked_fill(sign[odd] != side, -math.inf).amax(1).double() for side in (1, -1)
+        )
+        assert row.among == float((best > other).double().mean())
+    assert all(math.isnan(row.among) for row in head_attention(_with_signs(some, sign.clamp_min(0))))
+
+
+def _with_signs(collected: Collected, sign: Tensor) -> Collected:
+    slots = replace(collected.slots, sign=sign)
+    return replace(collected, resolved=replace(collected.resolved, slots=slots))
+
+
 def test_heads_are_selected_by_their_rule() -> None:
     table = tuple(
         HeadAttention((0, h), *row)

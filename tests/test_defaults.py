@@ -25,6 +25,7 @@ from keyhole.cli.app import (
     where,
 )
 from keyhole.cli.generate import generate
+from keyhole.cli.mcp import mcp as mcp_command
 from keyhole.cli.models import basis as basis_command
 from keyhole.cli.name import name as name_command
 from keyhole.faithfulness import effects, sufficient
@@ -49,6 +50,7 @@ from keyhole.qk.channels import channels
 from keyhole.qk.controls import RotationSettings
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
+from keyhole.settings.agents import AgentSettings
 from keyhole.settings.measuring import SufficientSettings
 from keyhole.settings.stores import NameSettings, WhereSettings
 from keyhole.store.engines import EngineName
@@ -62,7 +64,6 @@ from keyhole.tasks import examples
 from keyhole.tasks.things import BOXES_WORDINGS, LISTS_WORDINGS
 from keyhole.tracing.answers import Likeliest
 from keyhole.tracing.firing import Firing
-from keyhole.tracing.seeds import Probability
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.trace import trace, trace_many
 from keyhole.tracing.why import explain, signal_vector
@@ -100,6 +101,7 @@ SAME = [
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
     (compare, comparison_compare, {"a", "b"}),
+    (mcp_command, AgentSettings, {"any_model", "limit", "tokens"}),
     (compare, CompareSettings, {"members", "threshold", "mode", "draws", "seed"}),
     (sinks, SinkSettings, {"prompts", "tau", "draws", "controls", "seed"}),
     (shared, compare_heads, {"store", "other"}),
@@ -143,7 +145,6 @@ def test_settings_have_the_same_defaults() -> None:
         Patience().tries,
         Patience().per_minute,
     )
-    assert defaults(circuits.trace)["seed_tau"] == Probability().tau
     assert defaults(generate)["strength"] == defaults(focus)["strength"]
     assert all(defaults(circuits.trace)[f"top_{name}"] is default for name, default in defaults(Likeliest).items())
 

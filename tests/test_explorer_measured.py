@@ -15,9 +15,9 @@ from held import Held
 from keyhole import Model
 from keyhole.circuits.circuit import Circuit
 from keyhole.models.tokens import token_id
+from keyhole.requests.kept import Given, Kept
 from keyhole.tasks.catalogue import like
 from keyhole.web.server.circuits import example_of
-from keyhole.web.server.kept import Given, Kept
 from serving import PROMPT, Served, serving, until
 
 pytestmark = pytest.mark.xdist_group("explorer")

@@ -41,6 +41,12 @@ def test_gguf_files_name_their_extra(missing: str, monkeypatch: pytest.MonkeyPat
         keyhole.load(tmp_path / "model.gguf")
 
 
+def test_a_server_for_agents_names_its_extra(tmp_path: Path) -> None:
+    code = f"from keyhole.cli.app import main; import sys; sys.argv[1:] = ['mcp', {str(tmp_path)!r}]; main()"
+    ended = without(("mcp", "mcp_types"), code)
+    assert ended.returncode == 2 and not ended.stdout and "pip install 'keyhole[mcp]'" in ended.stderr
+
+
 def test_without_pandas_tables_are_records(monkeypatch: pytest.MonkeyPatch) -> None:
     said(monkeypatch, "pandas")
     rows = [{"a": 1}, {"a": 2}]
@@ -61,6 +67,8 @@ def test_everything_else_works_without_them() -> None:
         "duckdb",
         "IPython",
         "anywidget",
+        "mcp",
+        "mcp_types",
     )
     code = """
 import keyhole

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +14,7 @@ import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
 from keyhole.models import attention, numbers
-from keyhole.models.numbers import stamp
+from keyhole.models.numbers import require_finite_run, stamp
 from keyhole.models.stacks import visit
 from keyhole.models.tokens import encode
 from keyhole.qk.omega import omega
@@ -217,6 +218,17 @@ def test_an_overflow_in_half_precision_is_said(broken: str) -> None:
         where = "its logits are"
     with pytest.raises(KeyholeError, match=f"{where} NaN or infinite; float16 overflows beyond 65504"):
         model.run([1, 2, 3])
+
+
+def test_infinite_logits_are_refused_and_masked_ones_are_not() -> None:
+    """Some models mask tokens with -inf; +inf is an overflow, whatever the dtype in which logits come."""
+    residuals, logits = [torch.zeros(2, 4, dtype=torch.float16)], torch.zeros(2, 8)
+    logits[0, 3] = -math.inf
+    require_finite_run(residuals, logits)
+    for broken in (math.inf, math.nan):
+        logits[1, 5] = broken
+        with pytest.raises(KeyholeError, match="its logits are NaN or infinite; float16 overflows beyond 65504"):
+            require_finite_run(residuals, logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

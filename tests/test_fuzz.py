@@ -9,8 +9,10 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,15 @@ import keyhole
 from fuzzing import STRANGE, damaged, mutated
 from ggufs import write_gguf
 from keyhole import KeyholeError
+from keyhole.agents.files import Folder
+from keyhole.agents.offered import Offered
+from keyhole.agents.tools import TOOLS
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.exports import read_mib, to_dataframe, to_graphml, to_mib
 from keyhole.circuits.files import from_json, save, to_json
 from keyhole.circuits.neuronpedia import to_neuronpedia
+from keyhole.claims import TaskPrompts, claim_of, document_of
+from keyhole.claims.kept import result_of
 from keyhole.cli.app import main
 from keyhole.edits import At, BiasEdit, CauseEdit, ChannelEdit, FeatureEdit, SignalEdit, Source, WriteEdit
 from keyhole.edits.files import edits_of_json, typed_edit
@@ -37,6 +44,7 @@ from keyhole.faithfulness.story import tell
 from keyhole.faithfulness.verification import verify
 from keyhole.features.contrast import read_contrast
 from keyhole.features.sae import read_dictionary
+from keyhole.files import json_text
 from keyhole.models.gguf import require_whole
 from keyhole.naming.explain.sentences import Name
 from keyhole.naming.judge import judge
@@ -45,6 +53,8 @@ from keyhole.naming.record import from_json as naming_from_json
 from keyhole.naming.record import to_json as naming_to_json
 from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import Shown
+from keyhole.requests.jobs import Reporter
+from keyhole.settings.agents import AgentSettings
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text
 from keyhole.studies.comparison.compare import compare
@@ -162,6 +172,34 @@ def test_edits_are_made_or_refused(random: Random, organism: keyhole.Model) -> N
 def test_typed_edits_are_read_or_refused(text: str) -> None:
     with refused_or_done():
         assert str(typed_edit(text))
+
+
+def claims() -> list[dict[str, Any]]:
+    """A claim of every kind, but for a circuit's."""
+    prompts = [{"prompt": PROMPT, "target": "Mary", "against": "John", "roles": {"IO": "Mary", "S2": [39, 43]}}]
+    common = {"schema": 1, "claim": "It is so", "head": "1.6", "src": "IO", "dest": "END", "prompts": prompts}
+    negatives, rewrites = {"exchange": "IO", "by": "S2"}, [{"name": "others", "prompts": prompts}]
+    sender = {"kind": "head", "layer": 0, "head": 1, "src": "IO"}
+    settings = {"draws": 19, "texts": 4, "others": 2, "least": 0.2}
+    return [
+        {**common, "kind": "moves", "settings": settings, "unrelated": [OTHER], "rewrites": rewrites},
+        {**common, "kind": "matches", "channels": [5, 12], "negatives": negatives, "settings": settings},
+        {**common, "kind": "needs", "channels": [5], "sender": sender, "side": "src", "loses": 0.2, "flips": True},
+        {**common, "kind": "moves", "prompts": {"task": "ioi", "n": 3, "seed": 1, "choices": {"order": "ABBA"}}},
+    ]
+
+
+@some(0.3)
+@given(random=randoms, which=st.integers(0, 3))
+def test_claims_are_tested_or_refused(random: Random, which: int, organism: keyhole.Model) -> None:
+    with refused_or_done():
+        claim = claim_of(mutated(claims()[which], random))
+        document = document_of(claim)
+        assert document_of(claim_of(json.loads(json.dumps(document)))) == document
+        if isinstance(claim.prompts, TaskPrompts) and claim.prompts.n > 8:
+            return  # thousands of prompts would be tested, too
+        result = keyhole.claim(organism, claim, draws=19, texts=4)
+        assert str(result) and result_of(json.loads(json_text(result.record()))).record()
 
 
 def names() -> Naming:
@@ -317,6 +355,8 @@ WORDS = [
     "nan",
     "\x00",
     "3.1",
+    "id:7",
+    "id:" + "9" * 5000,
     "é",
     "[",
     "(",
@@ -326,8 +366,9 @@ COMMANDS = {
     "channels": ["--head", "--dest", "--src"],
     "generate": ["--max-new-tokens", "--temperature", "--top-p", "--top-k", "--seed", "--stop", "--chat", "--system"],
     "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
-    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--metric", "--start"],
+    "trace": ["--target", "--against", "--tau", "--out", "--top-p", "--top-k", "--metric", "--start"],
     "verify": ["--model", "--draws", "--mode"],
+    "claim": ["--model", "--out", "--store"],
     "backups": ["--model", "--head", "--first", "--like"],
     "compare": ["--threshold", "--out"],
     "families": ["--out", "--model"],
@@ -371,3 +412,41 @@ def test_arguments_are_obeyed_or_refused(arguments: list[str], tmp_path_factory:
     assert stop.value.code in (0, 1, 2, None), err.getvalue()
     assert "Traceback" not in err.getvalue() and len(err.getvalue()) < LONGEST + 500
     assert stop.value.code != 2 or err.getvalue().strip()
+
+
+CALLS: dict[str, dict[str, Any]] = {  # of the server for agents
+    "check": {"seed": 1, "tolerance": 0.1, "prompt": PROMPT},
+    "heads": {"prompt": PROMPT, "top": 2, "dest": -1, "tau": 0.5},
+    "channels": {"prompt": PROMPT, "head": "3.6", "dest": -1, "src": "gave", "draws": 1},
+    "explain": {"prompt": PROMPT, "head": "3.6", "tau": 0.2, "keys": "all", "why": "here"},
+    "explain_mlp": {"prompt": PROMPT, "layer": 3, "target": "Mary", "against": ["John"], "pos": -1},
+    "trace": {"prompt": PROMPT, "target": "Mary", "faithfulness": False, "tau": 0.2, "end": -1, "out": "x.json"},
+    "sufficient": {"prompt": PROMPT, "target": "Mary", "level": 0.5, "like": "words"},
+    "verify": {"circuit": "circuit.json", "mode": "exact", "draws": 1, "edges": False, "top": 3},
+    "compare": {"a": "circuit.json", "b": "circuit.json", "members": 0, "threshold": 0.5},
+    "generate": {"prompt": PROMPT, "edits": [{"kind": "channels", "head": [3, 6], "channels": [0]}], "controls": 0},
+    "contrast": {"what": "samples.jsonl", "heads": ["1.6"], "rank": 1},
+    "claim": {"claim": {"schema": 1, "kind": "moves", "claim": "it moves", "head": "1.6", "prompts": []}, "draws": 19},
+}
+
+
+@some(0.5)
+@given(random=randoms)
+def test_calls_of_agents_are_answered_or_refused(
+    random: Random, circuits: list[Circuit], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A fault of ours is refused, too, but in words of its own."""
+    folder = tmp_path_factory.getbasetemp() / "agents"
+    folder.mkdir(exist_ok=True)
+    save(circuits[0], folder / "circuit.json")
+    offered = offered_in(folder)
+    name = random.choice(sorted(CALLS))
+    try:
+        TOOLS[name].call(offered, mutated(CALLS[name], random), Reporter(Event(), lambda *_: None, lambda: None))
+    except KeyholeError as error:
+        assert 0 < len(str(error)) < LONGEST and "wrong inside Keyhole" not in str(error), str(error)[:300]
+
+
+@cache
+def offered_in(folder: Path) -> Offered:
+    return Offered(Folder.of(folder), {"organism": "organism"}, AgentSettings())

@@ -159,7 +159,7 @@ def test_a_token_is_explained_and_told(organism: Model, answer: Generated) -> No
     ("at", "message"),
     [
         (13, "at is 13, but the answer has 13 tokens: give an index from 0 to 12"),
-        ("to", r"at 'to' is ambiguous: tokens \[1, 9\] read so. Give a number. 0:went 1:to"),
+        ("to", r"at 'to' is ambiguous: tokens \[1, 9\] have this text. Give an index. 0:went 1:to"),
         ("Anna", "at 'Anna' is no token of the answer: 0:went"),
     ],
 )

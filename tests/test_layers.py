@@ -3,6 +3,7 @@
 The order is that of the design, with what the code showed to be better:
 - `version` is a foundation, because circuit files and results carry it: nothing imports the public API itself.
 - `Writer` belongs to the records in `circuits`, and the check of a run to `tracing`, which alone knows the split.
+- `requests` stands below those who serve: the page's server (`web`) and that of agents read and queue them alike.
 - `show` (the terminal) stands just below `cli`: the library never prints.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
-    ("_moved", "_openmp", "errors", "version"),
+    ("_exports", "_moved", "_openmp", "errors", "version"),
     ("brief", "cache", "files", "progress", "settings", "stats", "strict"),
     ("report",),
     *[
@@ -29,12 +30,14 @@ LAYERS = [
         ("store",),
         ("figures",),
         ("features",),
+        ("claims",),
         ("studies",),
         ("naming",),
     ],
     *[
         ("lab",),
-        ("web",),
+        ("requests",),
+        ("agents", "web"),
         ("show",),
         ("cli",),
         ("__main__", "__init__"),
@@ -51,14 +54,15 @@ CONVENIENCES = {
     *[("models/model.py", f"Model.{name}") for name in ("contrast", "edited", "generate")],
     *[
         ("circuits/circuit.py", f"Circuit.{name}")
-        for name in ("backups", "edit", "effects", "plot", "show", "story", "to_html", "verify")
+        for name in ("backups", "claims", "edit", "effects", "plot", "show", "story", "to_html", "verify")
     ],
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
-    ("circuits/graph.py", "Edge.edit"),
+    *[("circuits/graph.py", f"Edge.{name}") for name in ("claim", "edit")],
+    ("features/contrast/found.py", "FoundHead.claim"),
     ("qk/channels.py", "Channels._repr_html_"),
     *[("report/report.py", name) for name in ("Reported._repr_html_", "Reported.save")],
-    *[("tracing/firing.py", f"Firing.{name}") for name in ("edits", "widget", "_repr_html_")],
+    *[("tracing/firing.py", f"Firing.{name}") for name in ("claim", "edits", "widget", "_repr_html_")],
     ("faithfulness/removals.py", "Verification._repr_html_"),
     ("faithfulness/backup_record.py", "Backups.plot"),
 }

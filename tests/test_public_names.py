@@ -1,8 +1,11 @@
 """What may be imported, frozen: moves keep every public name, and every path that guides and examples have used."""
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules, walk_packages
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,24 @@ def test_public_names_are_importable(package: str) -> None:
     """New ones may join them."""
     module = import_module(package)
     assert not [name for name in SURFACE[package] if not hasattr(module, name)]
+
+
+def test_submodules_do_not_replace_public_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a function and a submodule have one name, not even when the submodule is imported anew."""
+    packages = [each.name for each in walk_packages(keyhole.__path__, "keyhole.") if each.ispkg]
+    both = []
+    for package in (import_module(name) for name in ["keyhole", *packages]):
+        public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
+        for each in iter_modules(package.__path__):
+            path = f"{package.__name__}.{each.name}"
+            if each.name in public:
+                both.append(path)
+                import_module(path)
+                monkeypatch.delitem(sys.modules, path)
+                assert isinstance(import_module(path), ModuleType)
+        assert not [name for name, value in public.items() if isinstance(value, ModuleType)], package
+        assert all(getattr(package, name) is value for name, value in public.items()), package
+    assert "keyhole.faithfulness.effects" in both
 
 
 @pytest.mark.parametrize("path", PATHS)

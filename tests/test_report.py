@@ -1,6 +1,8 @@
 """What a result says is said once: its text, its page, its notebook's frame and its files have the same parts."""
 
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from matplotlib.figure import Figure
 
 from keyhole import KeyholeError
 from keyhole.figures.style import blank
-from keyhole.report import Picture, Report, Reported, Section, Spans, Table
+from keyhole.report import Bar, Picture, Report, Reported, Section, Spans, Table, as_html
+from keyhole.report.terminal import as_text
 
 TABLE = Table(("head", ">share"), [("3.1", 0.12345678), ("3.6", None)])
 
@@ -43,6 +46,23 @@ def test_a_terminal_has_the_words_and_the_tables() -> None:
         *("A study", "", "It was done.", "", "Shares", "How much?", ""),
         *("head  share", "───────────", "3.1   0.123", "3.6       -"),
     ]
+
+
+def test_the_text_is_a_text_in_notebooks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There rich would display it, and leave an empty text."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(Small()).startswith("A study\n\nIt was done.")
+
+
+def test_a_bar_is_as_long_as_its_part() -> None:
+    table = Table(("", ">term", ""), [("a", "+2.0", Bar(1.0)), ("b", "-0.5", Bar(-0.25)), ("c", "0", Bar(math.nan))])
+    report = Report("Bars", "Three terms.", [Section("Terms", [table])])
+    lines = [line.strip() for line in as_text(report).splitlines()[-3:]]
+    assert lines == [f"a  +2.0  {'█' * 24}", f"b  -0.5  {'█' * 6}", "c     0"]
+    assert re.findall(r"left:([\d.]+)%;width:([\d.]+)%", as_html(report)) == [
+        *(("50.0", "50.0"), ("37.5", "12.5"), ("50.0", "0.0"))
+    ]
+    assert table.as_csv().splitlines()[2] == "b,-0.5,-0.250"
 
 
 def test_a_page_has_what_a_terminal_leaves_out_and_a_notebook_frames_it() -> None:

@@ -39,6 +39,9 @@ from keyhole.naming.record import Named, Naming, save_naming
 from keyhole.naming.subjects.kinds import signal_subjects
 from keyhole.naming.subjects.subject import distinct
 from keyhole.qk.firings import find_firings, head_map
+from keyhole.requests.bodies import Body, PromptBody
+from keyhole.requests.jobs import Jobs, Limits, Reporter
+from keyhole.requests.kept import Given
 from keyhole.store import Outcome
 from keyhole.studies.families.families import families
 from keyhole.tasks import ioi
@@ -46,9 +49,7 @@ from keyhole.tracing import why
 from keyhole.tracing.linear import firing_probe
 from keyhole.web.notebook import Live
 from keyhole.web.page import story_lines
-from keyhole.web.server import bodies
-from keyhole.web.server.jobs import Jobs, Limits, Reporter
-from keyhole.web.server.kept import Given
+from keyhole.web.server import kinds
 from keyhole.web.server.security import BODY, Door
 from serving import FIRING, PROMPT, Served, events, serving, until
 from stores import stored
@@ -317,7 +318,7 @@ class Counted:
         return {"counted": steps}
 
 
-class CountBody(bodies.Body):
+class CountBody(Body):
     n: int
 
 
@@ -329,7 +330,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
         return work(reporter, body.n)
 
     monkeypatch.setattr("keyhole.web.server.prompt.count", count, raising=False)
-    monkeypatch.setitem(bodies.KINDS, "count", bodies.Kind("prompt", "count", quick=False))
+    monkeypatch.setitem(kinds.KINDS, "count", kinds.Kind("prompt", "count", quick=False))
     return work
 
 
@@ -611,7 +612,7 @@ def test_a_page_calls_a_removal_predicted_only_where_it_is(
 
 
 def test_a_fault_of_ours_is_told_and_the_worker_goes_on(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(kept: Any, body: bodies.PromptBody, reporter: Reporter) -> float:
+    def fails(kept: Any, body: PromptBody, reporter: Reporter) -> float:
         return 1 / 0
 
     monkeypatch.setattr("keyhole.web.server.prompt.run", fails)

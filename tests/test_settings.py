@@ -26,7 +26,7 @@ from keyhole.settings.measuring import (
     SufficientSettings,
 )
 from keyhole.settings.stores import Asking, AskingOptions, NameSettings, Tracing, WhereOptions, WhereSettings
-from keyhole.settings.tracing import SvtSettings, Through, TraceOptions, TraceSettings
+from keyhole.settings.tracing import Probability, SvtSettings, Through, TraceOptions, TraceSettings
 from keyhole.studies.curves.settings import CurveSettings
 from keyhole.studies.settings import CompareSettings, FamilySettings, SharedSettings, SinkSettings, StabilitySettings
 from keyhole_papers import Running
@@ -169,3 +169,8 @@ def test_options_have_the_defaults_of_the_records() -> None:
 def test_keywords_of_functions_are_the_fields_of_their_settings(record: type, keywords: type) -> None:
     hints = get_type_hints(record)
     assert get_type_hints(keywords) == {choice.name: hints[choice.name] for choice in choices_of(record)}
+
+
+def test_a_share_of_the_answer_is_a_share() -> None:
+    with pytest.raises(KeyholeError, match=r"seed_tau is 2\.0"):
+        Probability(2.0)

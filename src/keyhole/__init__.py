@@ -14,6 +14,7 @@ from keyhole.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
+    from keyhole.claims.testing import claim as claim
     from keyhole.features.contrast.sites import Contrast as Contrast
     from keyhole.features.focus import focus as focus
     from keyhole.models.load import load as load
@@ -57,6 +58,7 @@ __all__ = [
     "Untraced",
     "bulk",
     "check",
+    "claim",
     "compare",
     "families",
     "focus",
@@ -84,6 +86,7 @@ _HOMES = {
     "Untraced": "keyhole.tracing.batch",
     "bulk": "keyhole.store.driver",
     "check": "keyhole.tracing.exactness",
+    "claim": "keyhole.claims.testing",
     "families": "keyhole.studies.families.families",
     "compare": "keyhole.studies.comparison.compare",
     "focus": "keyhole.features.focus",
@@ -94,8 +97,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
-    *("circuits", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models", "naming", "qk"),
-    *("store", "studies", "tasks", "tracing"),
+    *("circuits", "claims", "edits", "faithfulness", "features", "figures", "generation", "intervene", "lab", "models"),
+    *("naming", "qk", "store", "studies", "tasks", "tracing"),
 )
 _moved.install()
 

@@ -22,7 +22,7 @@ from keyhole.files import user_cache
 from keyhole.strict import parse_json, read_text
 
 _MANIFEST = "keyhole.json"
-_ABANDONED = 24 * 3600.0  # seconds after which a draft counts as left over from a stopped process
+_ABANDONED = 24 * 3600.0  # seconds: an older draft was left by a process that was stopped
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +32,7 @@ class Entry:
 
     path: Path
     title: str  # what it was computed from
-    about: Mapping[str, Any]  # anything else that the writer wants back
+    about: Mapping[str, Any]  # further facts that the writer stored
     size: int  # bytes
     created: float  # seconds since 1970
 
@@ -52,7 +52,7 @@ def key_of(**parts: str) -> str:
 
 
 def digest(path: Path) -> str:
-    """The sha256 of a file: 1.5 GB a second or so."""
+    """The sha256 of a file, at about 1.5 GB per second."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

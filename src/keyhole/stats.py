@@ -56,8 +56,8 @@ class Spread(Protocol):
         """Where it ends."""
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Mean and its 95 % interval; a single value has none (NaN).
+def interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Mean and its interval, of 95 % unless said otherwise; a single value has none (NaN).
 
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [2.0, -0.48, 4.48]
@@ -69,7 +69,7 @@ def interval(values: Sequence[float]) -> Interval:
     if n < 2:
         return Interval(mean, math.nan, math.nan)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * deviation / math.sqrt(n)
     return Interval(mean, mean - half, mean + half)
 
 

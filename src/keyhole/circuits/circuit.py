@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from keyhole.brief import Table
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Claim
     from keyhole.edits.making import Scope
     from keyhole.edits.records import Edit
     from keyhole.faithfulness.backup_record import Backups
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.models.tokens import Prompt
     from keyhole.progress import Progress
+    from keyhole.tasks.example import Example
     from keyhole.web.notebook import Page, Widget
 
 SCHEMA = 4  # of circuits that know their model's sizes; those of older files and of stores are written as 1, 2 or 3
@@ -75,7 +78,8 @@ class Circuit:
             if not isinstance(rows := getattr(self, name), kind):  # objects that somebody changed
                 object.__setattr__(self, name, kind.of(rows))
         keys, model = getattr(self.parameters, "keys", "source"), str(self.model.get("fingerprint", ""))
-        object.__setattr__(self, "edges", self.edges.within(Origin(self.nodes, self.parameters.basis, keys, model)))
+        origin = Origin(self.nodes, self.parameters.basis, keys, model, tuple(self.tokens))
+        object.__setattr__(self, "edges", self.edges.within(origin))
 
     @property
     def heads(self) -> tuple[Node, ...]:
@@ -88,11 +92,32 @@ class Circuit:
         return bool((self.nodes.kind == "head").any())
 
     def is_sink(self, node: int) -> bool:
-        """Does this head attend to the first token, as heads with nothing to do often are?"""
+        """Does this head attend to the first token, as heads with nothing to do often are?
+
+        Args:
+            node: The index of a node.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> any(circuit.is_sink(node) for node in range(len(circuit.nodes)))
+        True
+        """
         return self.nodes[node].kind == "head" and self.nodes[node].src == 0 < self.nodes[node].dest
 
     def signal(self, edge: Edge) -> Signal:
-        """An edge into a firing as a signal: who writes, into which channels of which basis."""
+        """An edge into a firing as a signal: its writer, its channels and their basis.
+
+        Args:
+            edge: One of `circuit.edges`.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> edge = next(edge for edge in circuit.edges if edge.side == "src")
+        >>> circuit.signal(edge).channels == edge.channels
+        True
+        """
         if edge.side != "dest" and edge.side != "src":
             raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing.")
         writer = self.nodes[edge.sender].writer
@@ -105,36 +130,116 @@ class Circuit:
             part: One of `circuit.edges` or `circuit.nodes`.
             factor: 0 removes it, 2 doubles it, -1 turns it round.
             scope: "here" at its own tokens, "on" from its dest on, "everywhere" at all tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> edge = next(edge for edge in circuit.edges if edge.side == "src")
+        >>> circuit.edit(edge).factor
+        0.0
         """
         from keyhole.edits.making import circuit_edit
 
         return circuit_edit(self, part, factor=factor, scope=scope)
 
+    def claims(
+        self, example: "Example", *, model: "Model | None" = None, prompts: "Prompts" = None, most: int = 8
+    ) -> "tuple[Claim, ...]":
+        """What it says of a task, as claims that can be tested: `keyhole.claim(model, claim)`.
+
+        Args:
+            example: The circuit's prompt, whose roles name its tokens in others.
+            model: The model that made it, if it was read from a file.
+            prompts: Those that claims about heads are tested on, or a task. Default: the example's own task.
+            most: How many claims; those of the largest influence come first.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong)
+        >>> [claim.kind for claim in circuit.claims(example, most=2)]
+        ['suffices', 'moves']
+        """
+        from keyhole.claims.making import circuit_claims
+
+        return circuit_claims(self, example, model=model, prompts=prompts, most=most)
+
     def edges_into(self, node: int) -> tuple[Edge, ...]:
-        """The signals that cause a node."""
+        """The signals that cause a node.
+
+        Args:
+            node: The index of a node.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> len(circuit.edges_into(circuit.edges[0].receiver)) > 0
+        True
+        """
         return tuple(edge for edge in self.edges if edge.receiver == node)
 
     @classmethod
     def load(cls, path: "str | Path") -> "Circuit":
-        """Read a circuit that was saved as .json."""
+        """Read a circuit that was saved as .json.
+
+        Args:
+            path: The file.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     circuit.save(f"{folder}/mary.json")
+        ...     Circuit.load(f"{folder}/mary.json") == circuit
+        True
+        """
         from keyhole.circuits.files import load_circuit
 
         return load_circuit(path)
 
     def save(self, path: "str | Path") -> None:
-        """Write it: .json (lossless), .html (one page), .png, .svg, .pdf, .graphml, .mib or .neuronpedia.json."""
+        """Write it: .json (lossless), .html (one page), .png, .svg, .pdf, .graphml, .mib or .neuronpedia.json.
+
+        Args:
+            path: The file; its suffix says which kind.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     circuit.save(f"{folder}/mary.json")
+        ...     Circuit.load(f"{folder}/mary.json") == circuit
+        True
+        """
         from keyhole.circuits.files import save
 
         save(self, path)
 
     def to_json(self) -> str:
-        """The circuit as a JSON document, without loss."""
+        """The circuit as a JSON document, without loss.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> '"tokens"' in circuit.to_json()
+        True
+        """
         from keyhole.circuits.files import to_json
 
         return to_json(self)
 
     def to_dataframe(self) -> "Table":
-        """The signals as a table, a row each, strongest first: a pandas DataFrame, or records without pandas."""
+        """The signals as a table, a row each, strongest first: a pandas DataFrame, or records without pandas.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> len(circuit.to_dataframe()) == len(circuit.edges)
+        True
+        """
         from keyhole.circuits.exports import to_dataframe
 
         return to_dataframe(self)
@@ -146,7 +251,17 @@ class Circuit:
         return show(self)
 
     def to_html(self, names: "Mapping[Edge, str] | None" = None) -> str:
-        """The circuit as one self-contained page; `names` of its edges stand beside them."""
+        """The circuit as one self-contained page.
+
+        Args:
+            names: Names of edges, shown beside them.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> circuit.to_html().startswith("<!doctype html>")
+        True
+        """
         from keyhole.web.page import to_html
 
         return to_html(self, names)
@@ -154,7 +269,10 @@ class Circuit:
     def widget(self, model: "Model | None" = None) -> "Widget":
         """The circuit in a notebook, with the kernel behind it. See `keyhole.web.notebook`.
 
-        One that was read from a file can be asked if the `model` that made it is given.
+        See `keyhole.web.notebook`.
+
+        Args:
+            model: The model that made the circuit, if it was read from a file.
         """
         from keyhole.web.notebook import circuit_widget
 
@@ -168,15 +286,32 @@ class Circuit:
     def plot(self, names: "Mapping[Edge, str] | None" = None, *, width: float | None = None) -> "Figure":
         """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`.
 
-        `width` in inches, 6.75 if not given: letters keep their size, so give the width that it is printed at (3.25 for
-        a column of two).
+        See `keyhole.figures.circuit`.
+
+        Args:
+            names: Names of edges, shown beside them.
+            width: The width in inches at which it is printed: 6.75, or 3.25 for a column of two. Letters keep their
+                size.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> len(circuit.plot(width=3.25).axes)
+        1
         """
         from keyhole.figures.circuit import circuit_figure
 
         return circuit_figure(self, names=names, width=width)
 
     def to_networkx(self) -> "nx.MultiDiGraph[int]":
-        """The circuit as a networkx graph."""
+        """The circuit as a networkx graph.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> circuit.to_networkx().number_of_nodes() == len(circuit.nodes)
+        True
+        """
         from keyhole.circuits.exports import to_networkx
 
         return to_networkx(self)
@@ -193,7 +328,23 @@ class Circuit:
     ) -> "Verification":
         """Remove each part: is it as predicted (`arithmetic`), and does the answer need it (`causes`)?
 
-        Ctrl-C returns what is finished. A circuit that was read from a file needs the `model` that made it.
+        Ctrl-C returns what is finished. See `keyhole.faithfulness.verify`.
+
+        Args:
+            model: The model that made the circuit, if it was read from a file.
+            mode: Where a signal is removed: "exact", from the firing's scores alone; "local", from the head's query or
+                keys; "global", from the residual stream, so that everything downstream changes; "chain", of MLPs alone.
+            draws: How many random controls each removal has.
+            edges: Whether every signal is removed by itself, too; or the indices of the edges that are.
+            seed: Seed of the controls.
+            progress: Called with the number of removals done and their total.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> result = circuit.verify(draws=0, edges=False)
+        >>> result.arithmetic.agree == result.arithmetic.of
+        True
         """
         from keyhole.faithfulness.verification import verify
 
@@ -224,6 +375,12 @@ class Circuit:
 
         Returns:
             The circuit with `circuit.measured`: effects, shares and faithfulness. It is saved with them.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John")
+        >>> circuit.effects(like="resting", what=["nodes"]).measured.baseline
+        'the resting state'
         """
         from keyhole.faithfulness.effects import effects
 
@@ -241,8 +398,23 @@ class Circuit:
     ) -> "Backups":
         """Which heads take over when one of the circuit's heads is removed? See `keyhole.faithfulness.backups`.
 
-        The baseline is given as to `effects`; `settings` say how many heads, or which, and how many random pairs. A
-        circuit that was read from a file needs the `model` that made it. Ctrl-C returns what is finished.
+        See `keyhole.faithfulness.backups`. Ctrl-C returns what is finished.
+
+        Args:
+            model: The model that made the circuit, if it was read from a file.
+            like: Prompts of the same template, as `effects` takes them.
+            counterfactual: One prompt of equal length, whose writes are the baseline.
+            text: A file whose resting state is the baseline, a paragraph a line.
+            settings: How many heads, or which, and how many random pairs.
+            progress: Called with the number of passes done and their total.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> from keyhole.faithfulness import PairSettings
+        >>> result = circuit.backups(like="resting", settings=PairSettings(named=((3, 6),), draws=20))
+        >>> [removed.head for removed in result.heads]
+        [(3, 6)]
         """
         from keyhole.faithfulness.backups import backups
 
@@ -272,6 +444,13 @@ class Circuit:
             **options: Choices by name; beside a record they change it:
                 - `top`: How many paths, the largest by influence; 5.
                 - `least`: The smallest influence of a path; 0.01.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John")
+        >>> from keyhole.circuits import from_json
+        >>> print(from_json(circuit.to_json()).story(top=1).paths[0].steps[0].kind)
+        word
         """
         from keyhole.faithfulness.story import tell
 

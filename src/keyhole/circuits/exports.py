@@ -201,7 +201,18 @@ _MEASURED = ("effect", "share")  # of a node or an edge, against a baseline; Non
 
 
 def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
-    """A directed multigraph: nodes are indices with their identity as attributes, edges carry side and weights."""
+    """A directed multigraph: nodes are indices with their identity as attributes, edges carry side and weights.
+
+    Args:
+        circuit: The circuit.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> graph = to_networkx(circuit)
+    >>> graph.number_of_nodes() == len(circuit.nodes), graph.number_of_edges() == len(circuit.edges)
+    (True, True)
+    """
     import networkx as nx  # only those who export need it
 
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph(model=circuit.model["name"], fingerprint=circuit.model["fingerprint"])
@@ -234,6 +245,15 @@ def to_dataframe(circuit: Circuit) -> Table:
     """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers.
 
     `effect` and `share` are None where they were not measured (`circuit.effects`).
+
+    Args:
+        circuit: The circuit.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> len(to_dataframe(circuit)) == len(circuit.edges)
+    True
     """
     return as_dataframe(signal_rows(circuit))
 
@@ -255,7 +275,19 @@ def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
 
 
 def to_graphml(circuit: Circuit) -> str:
-    """GraphML; channels become text such as "3 0 12", and what is None is left out."""
+    """A circuit as GraphML, for Gephi, yEd or Cytoscape.
+
+    Channels become text such as "3 0 12". What is None is left out.
+
+    Args:
+        circuit: The circuit.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> to_graphml(circuit).count("<edge ") == len(circuit.edges)
+    True
+    """
     import networkx as nx
 
     graph = to_networkx(circuit)
@@ -287,10 +319,21 @@ def _with_booleans(text: str) -> str:
 def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
     """Edge scores under EAP-IG's names, as MIB reads them: `a1.h2->a3.h0<q>`, `m0->logits`.
 
-    Those graphs know no tokens: edges of all tokens between two components are summed. Their scores are shares, which
-    have a sign, where these were measured; else influence, where a circuit goes through MLPs. Biases and offsets have
-    no place there and are left out, and so are the signals attached to a circuit that suffices. Such files have the
-    sizes of the model: a circuit of an older file or a store, which does not know them, needs the `model` that made it.
+    Those graphs do not distinguish tokens: edges of all tokens between two components are summed. Scores are shares,
+    which have a sign, where these were measured; otherwise influence, where the circuit goes through MLPs.
+
+    Biases, offsets and signals attached to a sufficient circuit are left out.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made the circuit. Needed only if the circuit comes from a store or an older file, which do
+            not have the model's sizes.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> "a3.h6->logits" in to_mib(circuit)
+    True
     """
     if any(node.kind == "mixer" for node in circuit.nodes):
         raise KeyholeError(

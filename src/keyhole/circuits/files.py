@@ -113,10 +113,25 @@ class _Document(About):
 def save(
     circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None = None, story: "Story | None" = None
 ) -> None:
-    """Write a circuit as .json, .neuronpedia.json, .graphml, .html, .mib or a picture (.png, .svg, .pdf), at once.
+    """Write a circuit as a file: its suffix says which kind.
 
-    `names` of its edges are for the page, the picture and Neuronpedia's graph, a measured `story` is for the page. The
-    other files have the circuit alone.
+    .json holds all of it. .html is a page, .png, .svg and .pdf are pictures; .graphml, .mib and .neuronpedia.json are
+    for other programs.
+
+    Args:
+        circuit: The circuit.
+        path: The file. It appears whole or not at all.
+        names: Names of edges, for the page, the picture and Neuronpedia's graph.
+        story: A measured story, for the page.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     save(circuit, f"{folder}/mary.json")
+    ...     load_circuit(f"{folder}/mary.json") == circuit
+    True
     """
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
@@ -146,7 +161,17 @@ def _draw(circuit: Circuit, path: Path, names: Mapping[Edge, str] | None) -> Non
 
 
 def to_json(circuit: Circuit) -> str:
-    """A circuit as a JSON document; `from_json` gives back an equal one."""
+    """A circuit as a JSON document; `from_json` gives back an equal one.
+
+    Args:
+        circuit: The circuit.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> from_json(to_json(circuit)) == circuit
+    True
+    """
     through = bool(circuit.influence)
     document: dict[str, Any] = {
         "schema": _schema(circuit),
@@ -203,7 +228,22 @@ def _unpacked(text: str, node: int, sizes: Sizes) -> Float[np.ndarray, "d_model"
 
 
 def load_circuit(path: str | Path) -> Circuit:
-    """Read a circuit file; anything damaged, foreign or of another schema is refused with the reason."""
+    """Read a circuit file (.json).
+
+    What is damaged, of another program or of another schema is refused, with the reason.
+
+    Args:
+        path: The file, as `save` wrote it.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     save(circuit, f"{folder}/mary.json")
+    ...     load_circuit(f"{folder}/mary.json") == circuit
+    True
+    """
     _require_lossless(Path(path))
     text = read_text(path)
     try:
@@ -227,7 +267,19 @@ def _require_lossless(path: Path) -> None:
 
 
 def from_json(text: str) -> Circuit:
-    """A circuit from its JSON document."""
+    """A circuit from its JSON document.
+
+    Everything in it is checked. What is damaged or of another schema is refused, with the reason.
+
+    Args:
+        text: The document, as `to_json` writes it.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> from_json(to_json(circuit)) == circuit
+    True
+    """
     return from_document(parse_json(text))
 
 

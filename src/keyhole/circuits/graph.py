@@ -9,9 +9,12 @@ from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.circuits.columns import Nodes
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Claim
     from keyhole.edits.making import Scope
     from keyhole.edits.records import Edit
     from keyhole.qk.omega import Basis
+    from keyhole.tasks.example import Example
 
 EdgeSide = Literal[SideName, "target", "mlp", "value"]
 
@@ -31,7 +34,15 @@ class Node:
 
     @classmethod
     def of(cls, writer: Writer) -> "Node":
-        """A writer as a node."""
+        """A writer as a node.
+
+        Args:
+            writer: The writer.
+
+        >>> from keyhole.circuits.records import Writer
+        >>> Node.of(Writer("mlp", 0, None, 2, 2)).kind
+        'mlp'
+        """
         return cls(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
 
     @property
@@ -53,6 +64,7 @@ class Origin(NamedTuple):
     basis: "Basis"
     keys: str  # which keys a removal on the src side touched
     model: str  # fingerprint
+    tokens: tuple[str, ...] = ()  # of the prompt
 
 
 class _OfCircuit:
@@ -85,6 +97,13 @@ class Edge(_OfCircuit):
         Args:
             factor: 0 removes it, 2 doubles it, -1 turns it round.
             scope: "here" at the tokens of the firing, "on" from its dest on, "everywhere" at all tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> edge = next(edge for edge in circuit.edges if edge.side == "src")
+        >>> edge.edit(factor=2).factor
+        2
         """
         from keyhole.edits.making import edge_edit
 
@@ -92,6 +111,28 @@ class Edge(_OfCircuit):
         if origin is None:
             raise KeyholeError("this edge stands outside of its circuit: take it from circuit.edges.")
         return edge_edit(self, origin, factor=factor, scope=scope)
+
+    def claim(self, example: "Example", *, prompts: "Prompts" = None) -> "Claim":
+        """What it says, as a claim about a task: the answer needs this signal, or a head moves this token.
+
+        Args:
+            example: The circuit's prompt, whose roles name its tokens in others.
+            prompts: Those that the claim is tested on, or a task. Default: the example's own task.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> circuit = run.trace(example.answer, against=example.wrong, through="heads")
+        >>> circuit.edges[-1].claim(example).kind in ("moves", "needs")
+        True
+        """
+        from keyhole.claims.making import edge_claim
+
+        origin = getattr(self, "_origin", None)
+        if origin is None:
+            raise KeyholeError("this edge stands outside of its circuit: take it from circuit.edges.")
+        return edge_claim(self, origin, example, prompts=prompts)
 
     @property
     def source(self) -> int:

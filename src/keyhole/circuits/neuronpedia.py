@@ -41,8 +41,17 @@ def to_neuronpedia(
 ) -> str:
     """A circuit as the graph that neuronpedia.org and circuit-tracer show.
 
-    `names` of its edges stand in the labels of the heads they end at; `slug` is what the graph is called there, and
-    `scan` the model, under the name that Neuronpedia has for it.
+    Args:
+        circuit: The circuit.
+        names: Names of edges, for the labels of the heads they end at.
+        slug: What the graph is called there. Default: made from the model and the prompt.
+        scan: The model's name on Neuronpedia. Default: the name it was loaded by.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John")
+    >>> '"slug":"mary"' in to_neuronpedia(circuit, slug="mary").replace(" ", "")
+    True
     """
     if not any(node.layer for node in circuit.nodes if node.kind not in ("embedding", "target")):
         raise KeyholeError(
@@ -59,7 +68,7 @@ def to_neuronpedia(
     metadata: dict[str, Any] = {
         "slug": slug or _slug(f"{text} {words_label(circuit.parameters.target_text)}"),
         "scan": scan or model_label(circuit.model.get("name", "model")).rpartition("/")[2],
-        "transcoder_list": [],  # whose features these are: circuit-tracer asks
+        "transcoder_list": [],  # circuit-tracer requires the key
         "prompt_tokens": [_plain(token) for token in circuit.tokens],
         "prompt": _plain(text),
         "schema_version": 1,  # features are pairs of layer and number; without a set of features none is looked up
@@ -116,7 +125,7 @@ def _identity(circuit: Circuit, node: Node, label: str) -> dict[str, Any]:
 
 
 def _silent(circuit: Circuit) -> list[dict[str, Any]]:
-    """Tokens whose embeddings cause nothing: without links, and there because viewers name no others."""
+    """Nodes without links for tokens whose embeddings cause nothing: viewers show a token only if it has a node."""
     heard = {node.dest for node in circuit.nodes if node.kind == "embedding"}
     others = [Node("embedding", 0, None, i, i) for i in range(len(circuit.tokens)) if i not in heard]
     return [_identity(circuit, node, _plain(node_label(node, circuit.tokens))) for node in others]
@@ -146,7 +155,7 @@ def _cumulative(circuit: Circuit) -> list[float | None]:
     total, so_far = sum(circuit.influence[i] for i in nodes) or 1.0, 0.0
     for i in sorted(nodes, key=lambda i: -circuit.influence[i]):
         so_far += circuit.influence[i]
-        cumulative[i] = min(so_far / total, 1.0)  # a last digit above it would hide a node for ever
+        cumulative[i] = min(so_far / total, 1.0)  # rounding above 1 would hide a node at every threshold
     return cumulative
 
 
@@ -157,7 +166,7 @@ def _layer(circuit: Circuit, node: Node) -> str:
 
 
 def _number(circuit: Circuit, node: Node) -> int:
-    """What tells nodes of one layer and token apart: who writes, and, of heads, the token that is read."""
+    """A different number for each node of one layer and token, from its writer and, for heads, the token it reads."""
     plain = ("mlp", "mixer", "bias", "mlp_offset")
     of_heads = ("head", "offset", "value_offset")
     if node.kind in plain:
@@ -209,7 +218,7 @@ def _plain(text: str) -> str:
     >>> "<" in _plain("<bos>"), _plain("0:a <- 3:b")
     (False, '0:a <- 3:b')
     """
-    return re.sub(r"<(?=[A-Za-z/!?])", "\u2039", text)  # which looks like it
+    return re.sub(r"<(?=[A-Za-z/!?])", "\u2039", text)  # a character that looks like <
 
 
 def _prompt(circuit: Circuit) -> str:
@@ -251,17 +260,31 @@ LIST = "graph-metadata.json"
 def add_to_viewer(
     circuit: Circuit, folder: str | Path, *, names: Mapping[Edge, str] | None = None, slug: str | None = None
 ) -> Path:
-    """One more graph for `circuit-tracer start-server --graph_file_dir FOLDER`: SLUG.json, and its line in the list.
+    """Add a circuit to the graphs of `circuit-tracer start-server --graph_file_dir FOLDER`.
 
-    The folder is made if need be. Graphs that are listed there stay; one of the same `slug` is replaced. Returns the
-    graph's file.
+    This writes SLUG.json and a line in the folder's list. Graphs that are already there stay; one of the same slug is
+    replaced. The folder is created if it does not exist. Returns the path of the graph.
+
+    Args:
+        circuit: The circuit.
+        folder: The folder that the server shows.
+        names: Names of edges, for the labels of the heads they end at.
+        slug: What the graph is called in the viewer. Default: made from the model and the prompt.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     print(add_to_viewer(circuit, folder, slug="mary").name)
+    mary.json
     """
     folder = Path(folder)
     listed = _listed(folder / LIST)
     text = to_neuronpedia(circuit, names=names, slug=slug)
     metadata = json.loads(text)["metadata"]
     if "node_threshold" in metadata:
-        metadata["node_threshold"] = 1.0  # here it is where pruning ends, and not where it begins
+        metadata["node_threshold"] = 1.0  # this viewer takes it as the largest threshold, not as the initial one
     path = folder / f"{metadata['slug']}.json"
     plain = path.parent == folder and path.name != LIST and metadata["slug"].isprintable()
     require(plain, f"a graph cannot be called {metadata['slug']!r} in a folder: give a slug of letters and numbers.")

@@ -51,11 +51,26 @@ class Component:
 
     @classmethod
     def of(cls, node: "Writer | Node") -> "Component":
-        """Which component is a writer, or a node of a circuit?"""
+        """Which component is a writer, or a node of a circuit?
+
+        Args:
+            node: The writer or node.
+
+        >>> Component.of(Writer("head", 1, 6, 14, 2))
+        Component(kind='head', layer=1, head=6, dest=None, src=None)
+        """
         return cls(node.kind, node.layer, node.head)
 
     def at(self, dest: int, src: int) -> Writer:
-        """The writer that it is at these tokens."""
+        """The writer that it is at these tokens.
+
+        Args:
+            dest: Position of the token at which it writes.
+            src: Position of the token that a head moves from.
+
+        >>> Component("head", 1, 6).at(14, 2)
+        Writer(kind='head', layer=1, head=6, dest=14, src=2)
+        """
         assert self.kind != "target" and self.layer is not None, "the target writes nothing"
         return Writer(self.kind, self.layer, self.head, dest, src)
 

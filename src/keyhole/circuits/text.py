@@ -52,9 +52,21 @@ def channels_label(channels: Sequence[int], most: int = 6) -> str:
 
 
 def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Mapping[Edge, str] | None = None) -> str:
-    """A circuit as a tree from the answer down; branches met before are not repeated.
+    """A circuit as a tree, from the answer down.
 
-    `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached`).
+    A branch that was already printed is not repeated.
+
+    Args:
+        circuit: The circuit.
+        depth: How many levels are printed.
+        width: How many edges into each node are printed, the strongest first.
+        names: Names of edges, printed behind them (see `keyhole.naming.attached`).
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> print(circuit_text(circuit, depth=1, width=1).splitlines()[0])
+    organism: 35 nodes (12 firings of 10 heads, 12 MLPs), 67 edges, 9 firings explained
     """
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})

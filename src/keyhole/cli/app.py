@@ -15,6 +15,7 @@ import typer
 from keyhole import show
 from keyhole.cli.bulk import bulk
 from keyhole.cli.circuits import explain, trace
+from keyhole.cli.claim import claim
 from keyhole.cli.contrast import contrast
 from keyhole.cli.curves import curves, stability
 from keyhole.cli.discover import discover
@@ -23,6 +24,7 @@ from keyhole.cli.generate import generate
 from keyhole.cli.help import Grouped, Sectioned
 from keyhole.cli.house import cache, explore, tasks
 from keyhole.cli.look import channels, check, heads, plot
+from keyhole.cli.mcp import mcp
 from keyhole.cli.models import basis as _basis  # noqa: F401 - registers itself with lab
 from keyhole.cli.models import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.name import name as name_command
@@ -96,8 +98,8 @@ app = typer.Typer(
     add_completion=False,
 )
 SECTIONS = {  # of `keyhole --help`
-    "Look at a model or a prompt": (explore, check, words, heads, plot, channels, generate, cache),
-    "Trace one answer": (explain, trace, verify, backups),
+    "Look at a model or a prompt": (explore, mcp, check, words, heads, plot, channels, generate, cache),
+    "Trace one answer": (explain, trace, verify, backups, claim),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
     "Find features": (contrast, discover, where, features),
     "Name signals": (name_command,),

@@ -21,6 +21,7 @@ from keyhole.cli.options import (
     PromptOptions,
     SrcOption,
     TauOption,
+    read_answers,
     read_head,
     read_place,
     read_start,
@@ -31,7 +32,7 @@ from keyhole.cli.options import (
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
-from keyhole.settings.tracing import Probability, SvtSettings, Through, TraceSettings
+from keyhole.settings.tracing import SvtSettings, Through, TraceSettings
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -129,7 +130,7 @@ def _explain_mlp(
     place = read_place(run, pos)
     assert place is not None
     at = run.position(place)
-    right, wrong = list(answer), list(against) if against else None
+    right, wrong = read_answers(answer), read_answers(against) or None
     write = run.explain_mlp(layer, at, run.toward(right, wrong, end=at))
     metric = Metric(at, tuple(token_ids(run, right, at)), tuple(token_ids(run, wrong, at)))
     removed = remove_causes(write, metric)
@@ -137,12 +138,7 @@ def _explain_mlp(
         show.as_json({**write.record(), "removed": asdict(removed)})
         return
     show.plain(str(write))
-    controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"
-    answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics) or "none"
-    show.plain(
-        f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
-        f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"
-    )
+    show.plain(f"  {removed}")
 
 
 @from_records(start=read_starts)
@@ -152,20 +148,16 @@ def trace(
     target: Annotated[
         list[str] | None,
         typer.Option(
-            help="The answer that is traced, one token or several; repeatable. Default: the likeliest next token."
+            help="The answer that is traced, one token or several, or a token id such as id:230; repeatable. Default: "
+            "the likeliest next token."
         ),
     ] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="The other answer: what speaks for the one against the other is traced; repeatable. Default: none."
+            help="The other answer, as --target takes it: what speaks for the one against the other is traced; "
+            "repeatable. Default: none."
         ),
-    ] = None,
-    target_id: Annotated[
-        list[int] | None, typer.Option(help="The answer as a token id; repeatable. Default: as --target says.")
-    ] = None,
-    against_id: Annotated[
-        list[int] | None, typer.Option(help="The other answer as a token id; repeatable. Default: as --against says.")
     ] = None,
     top_p: Annotated[
         float | None,
@@ -176,13 +168,6 @@ def trace(
     top_k: Annotated[int | None, typer.Option(help="Trace this many likeliest tokens together. Default: off.")] = None,
     source: PromptOptions,
     settings: TraceSettings,
-    seed_tau: Annotated[
-        float,
-        typer.Option(
-            help="With --metric prob: share of the answer's log-likelihood that the first writers carry, above 0 and "
-            "up to 1."
-        ),
-    ] = 0.8,
     mlps: Through,
     svt: SvtSettings,
     start: list[str] | None = None,
@@ -250,8 +235,7 @@ def trace(
     if long and not story:
         raise KeyholeError("--long is of a story: add --story.")
     by, further = with_svt(settings, svt), mlps != Through()
-    usual = settings.as_usual() and not further and seed_tau == Probability().tau
-    measuring.require(story=story, tracing=not usual)
+    measuring.require(story=story, tracing=further or not settings.as_usual())
     baseline = measuring.options()
     known = names_of_edges.read(names, all_names, json=json)
     run = source.run(prompt)
@@ -259,8 +243,7 @@ def trace(
         names_of_edges.require(known, run)
     for place in start or []:
         read_start(place, run)  # refuses a number that is also the text of a token
-    targets: list[str | int] = [*(target or []), *(target_id or [])]
-    others: list[str | int] = [*(against or []), *(against_id or [])]
+    targets, others = read_answers(target), read_answers(against)
     if further and (settings.through == "heads" or settings.method == "svt"):
         raise KeyholeError(
             "--cover, --eps, --no-values and --constants are of circuits that go through MLPs: leave them out."
@@ -269,8 +252,6 @@ def trace(
     if measuring.sufficient:
         circuit = search(run, wanted, others, measuring, baseline)
     else:
-        if by.metric == "prob" or (by.metric is None and not others and settings.method == "accpp"):
-            by = replace(by, metric=Probability(seed_tau))
         by = replace(by, through=mlps) if further else by
         with show.progress_bar("Tracing") as progress:
             circuit = run.trace(wanted, against=others or None, settings=by, progress=progress)
@@ -301,5 +282,5 @@ def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> 
     from keyhole.tracing.answers import Likeliest
 
     if sum([bool(targets), top_p is not None, top_k is not None]) > 1:
-        raise KeyholeError("say what to trace with exactly one of: --target (or --target-id), --top-p, --top-k.")
+        raise KeyholeError("say what to trace with exactly one of: --target, --top-p, --top-k.")
     return targets or (Likeliest(top_k, top_p) if top_p is not None or top_k is not None else None)

@@ -6,7 +6,6 @@ What --features means: a file of directions that `keyhole name` and `keyhole whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.brief import Head, model_label
+from keyhole.brief import Head
+from keyhole.cli.bulk import answer
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     BosOption,
@@ -29,9 +29,6 @@ from keyhole.files import is_file, require_file
 from keyhole.strict import read_text
 
 if TYPE_CHECKING:
-    from keyhole.features.discovery.all_heads import Survey
-    from keyhole.features.discovery.features import MatchedSubspace
-    from keyhole.features.discovery.one_head import HeadFeatures
     from keyhole.models.model import Model
     from keyhole.models.tokens import Prompt
     from keyhole.naming.subjects.operands import FeaturesFound
@@ -73,9 +70,6 @@ def write_features(model: Model, features: FeaturesFound, path: Path | None, *, 
 # The command that finds query-key features without labels.
 
 PASSAGE = 96  # tokens
-SURVEY = ("head", ">queries", ">rank", ">agreement", ">gap", ">in subspace", ">mean")
-SUBSPACES = ("features", ">rank", ">share", ">dependence", ">p")
-FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key, times)")
 
 
 @from_records()
@@ -150,13 +144,13 @@ def discover(
     with show.progress_bar("Running prompts") as progress:
         if head is None:
             survey = survey_heads(loaded, texts, view=view, centre=centre, bos=bos, seed=seed, progress=progress)
-            _show_survey(survey, top, json=json)
+            answer(survey, [], shown=survey.report(top), json=json)
             return
         options: dict[str, Any] = {"centre": centre, "rank": rank, "nonlinearity": nonlinearity, "seed": seed}
         found_here = head_features(
             loaded, texts, read_head(head), view=view, bos=bos, show=top, progress=progress, **options
         )
-    _show_features(found_here, json=json)
+    answer(found_here, [], json=json)
     write_features(loaded, found_here, features, quiet=json)
 
 
@@ -182,104 +176,3 @@ def _lines(path: Path, n: int) -> list[str]:
         return [example.text for example in read_examples(path)][:n]
     lines = read_text(path).splitlines()
     return [line.strip() for line in lines if line.strip()][:n]
-
-
-def _show_survey(survey: Survey, top: int, *, json: bool) -> None:
-    if json:
-        heads = [
-            {**asdict(h), "U": None, "V": None, "S": h.S.tolist(), "held_out": h.held_out.tolist()}
-            for h in survey.heads
-        ]
-        show.as_json({"model": survey.model, "view": asdict(survey.view), "prompts": survey.prompts, "heads": heads})
-        return
-    rows = [
-        (
-            f"{h.layer}.{h.head}",
-            str(h.queries),
-            f"{h.rank} of {len(h.S)}",
-            f"{h.agreement:.2f}",
-            f"{h.gap:.2f}",
-            f"{h.subspace_share:.2f}",
-            f"{h.mean_energy:.2f}",
-        )
-        for h in survey.ranked[:top]
-    ]
-    show.plain(
-        f"{model_label(survey.model)}: {survey.prompts} prompts, frame {survey.view.frame}; "
-        "heads by the gap their subspace holds"
-    )
-    show.table(SURVEY, rows)
-    show.plain(
-        "rank: 99 % of the contrast's energy; agreement: directions that come back in the other half\n"
-        "gap: score of attended minus other keys; in subspace: the held-out part of it;\n"
-        "mean: part of the contrast that all queries prefer."
-    )
-
-
-def _show_features(result: HeadFeatures, *, json: bool) -> None:
-    discovery = result.discovery
-    if json:
-        show.as_json(_features_record(result))
-        return
-    show.plain(
-        f"head {result.data.layer}.{result.data.head}: rank {discovery.rank} of {len(discovery.S)}, "
-        f"gap {discovery.gap:.2f} over {discovery.samples[1]} held-out queries"
-    )
-    rows = []
-    for number, (feature, pairs) in enumerate(zip(discovery.features, result.pairs, strict=True)):
-        telling = ", ".join(f"{p.query.strip() or '·'}→{p.key.strip() or '·'} {p.count}" for p in pairs[:3])
-        steady = min(feature.query.stability, feature.key.stability)
-        share = f"{feature.share:.2f} ±{feature.share_error:.2f}"
-        rows.append(
-            (
-                str(number),
-                share,
-                f"{feature.correlation:.2f}",
-                f"{steady:.2f}",
-                "yes" if feature.identified else "no",
-                telling,
-            )
-        )
-    show.table(FEATURES, rows)
-    large = [subspace for subspace in discovery.subspaces if subspace.rank > 1]
-    if large:
-        show.plain("features of several dimensions, told apart above only up to a rotation:")
-        show.table(SUBSPACES, [_subspace_row(subspace) for subspace in large])
-    show.plain(
-        f"shares of the gap: features {sum(f.share for f in discovery.features):.2f}, "
-        f"between features {discovery.cross:.2f} ({discovery.between:.2f} between independent ones), "
-        f"through means {discovery.mean:.2f}, "
-        f"outside the subspace {discovery.outside:.2f}"
-    )
-    for warning in discovery.warnings:
-        show.plain(f"note: {warning}")
-
-
-def _subspace_row(subspace: MatchedSubspace) -> tuple[str, ...]:
-    numbers = f"{subspace.share:.2f} ±{subspace.share_error:.2f}", f"{subspace.dependence:.2f}", f"{subspace.p:.3f}"
-    return ", ".join(map(str, subspace.members)), str(subspace.rank), *numbers
-
-
-def _features_record(result: HeadFeatures) -> dict[str, Any]:
-    discovery = result.discovery
-    features = []
-    for feature, pairs in zip(discovery.features, result.pairs, strict=True):
-        sides = {
-            name: {
-                "direction": side.direction.tolist(),
-                "stability": side.stability,
-                "kurtosis": side.kurtosis,
-                "kurtosis_error": side.kurtosis_error,
-            }
-            for name, side in (("query", feature.query), ("key", feature.key))
-        }
-        numbers = {name: getattr(feature, name) for name in ("share", "share_error", "correlation", "coupling")}
-        features.append(
-            {**numbers, "identified": feature.identified, **sides, "pairs": [asdict(pair) for pair in pairs]}
-        )
-    rests = {name: getattr(discovery, name) for name in ("gap", "cross", "mean", "outside", "mean_energy")}
-    where = {"head": f"{result.data.layer}.{result.data.head}", "view": asdict(result.data.view)}
-    names = ("members", "rank", "share", "share_error", "dependence", "p")
-    subspaces = [{name: getattr(subspace, name) for name in names} for subspace in discovery.subspaces]
-    rests |= {"between": discovery.between, "subspaces": subspaces}
-    return {**where, "rank": discovery.rank, **rests, "features": features, "warnings": list(discovery.warnings)}

@@ -1,4 +1,4 @@
-"""How do records of settings become options? One per field: a command has a parameter of the record's type instead."""
+"""How do records of settings become options? One option per field; the command has one parameter, the record."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,18 +15,18 @@ from keyhole.errors import KeyholeError
 from keyhole.settings.fields import Choice, choices_of, old_names
 from keyhole.strict import quoted
 
-_TYPED = (str, int, float, bool, Path)  # that the command line reads by itself
-_KIND = inspect.Parameter.KEYWORD_ONLY  # as typer calls: a record may then stand anywhere among the parameters
+_TYPED = (str, int, float, bool, Path)  # types that typer reads by itself
+_KIND = inspect.Parameter.KEYWORD_ONLY  # as typer calls; so a record's options may stand anywhere among the parameters
 Reader = Callable[[Any], Any]
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def from_records(**readers: Reader) -> Callable[[Command], Command]:
-    """A command whose parameters that are records are options, one per field, in their place; it gets the records.
+    """Turn a command's parameters that are records into options, one per field. The command is called with the records.
 
-    A field of a type that the command line does not know has a reader, under its name: a function of the text, or of
-    the list of texts, that the option takes. A parameter with a field's name gets what was typed. A field that was
-    renamed has a hidden option of its old name, too.
+    A field of a type that typer does not read has a reader, a keyword of the field's name: a function of the text, or
+    of the list of texts, that the option takes. If the command has a parameter of a field's name, too, that gets the
+    value as typed. A renamed field also has a hidden option of its old name.
     """
     return lambda command: _adapted(command, readers)
 
@@ -95,7 +95,7 @@ def _old_option(choice: Choice, typed: Any) -> inspect.Parameter:
 
 
 def newer(old: str, new: str, given: Any, usual: Any) -> Any:
-    """What an option of an old name was given, with a note; else what the option has by its new name."""
+    """The value given under an option's old name, with a note; otherwise the value under its new name."""
     if given is None:
         return usual
     show.note(f"--{dashed(old)} is called --{dashed(new)} now; the old name goes with the next release.")

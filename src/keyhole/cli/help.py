@@ -7,6 +7,10 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from keyhole.strict import shortened
+
+_LONGEST = 2000  # characters of a usage error
+
 
 class Sectioned(TyperCommand):
     """A command whose help has a section per option panel. Without rich, typer's own help ignores panels."""
@@ -27,6 +31,15 @@ class Sectioned(TyperCommand):
 
 class Grouped(TyperGroup):
     """A group whose help lists commands by panel, each with its whole first sentence. Click would truncate it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; what a usage error quotes of the command line may be long, and is cut."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # click's, or typer's copy of click's: known by its message
+            if isinstance(message := getattr(error, "message", None), str):
+                error.message = shortened(message, _LONGEST)  # type: ignore[attr-defined]
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for every panel, with descriptions aligned in one column across sections."""

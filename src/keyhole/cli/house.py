@@ -274,7 +274,7 @@ def explore(
             f"--host {host} opens this server to the network: whoever has the token, which is sent unencrypted, can "
             "load models, read the stores and use this machine's time."
         )
-    from keyhole.web.server.kept import Given
+    from keyhole.requests.kept import Given
     from keyhole.web.server.listen import serve
 
     def ready(door: Door) -> None:

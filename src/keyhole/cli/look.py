@@ -9,6 +9,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli import prompt_text
+from keyhole.cli.bulk import answer
 from keyhole.cli.from_record import from_records, newer
 from keyhole.cli.options import (
     Basis,
@@ -67,10 +68,7 @@ def check(
 
     with show.progress("Checking"):
         result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
-    if json:
-        show.as_json(prompt_text.check_record(result))
-    else:
-        prompt_text.check(result, verbose)
+    answer(result, [], shown=result.report(layers=verbose), json=json)
     raise typer.Exit(0 if result.exact else 1)
 
 
@@ -121,9 +119,8 @@ def heads(
     if json:
         show.as_json(prompt_text.heads_record(run, sites, splits))
     else:
-        prompt_text.heads(
-            run, splits, firings=len(sites), collapsed=len(sites) - len(shown), mark=first_token == "mark"
-        )
+        collapsed, mark = len(sites) - len(shown), first_token == "mark"
+        show.report(prompt_text.heads_report(run, splits, firings=len(sites), collapsed=collapsed, mark=mark))
 
 
 @from_records()
@@ -194,4 +191,4 @@ def channels(
     if json:
         show.as_json(prompt_text.channels_record(run, split, controls))
     else:
-        prompt_text.channels(run, split, controls, top)
+        show.report(split.report(run.tokens, controls, top))

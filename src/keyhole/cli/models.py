@@ -3,14 +3,13 @@
 The laboratory's command about training: does attention become sparse?
 """
 
-import math
 from pathlib import Path
-from statistics import mean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from keyhole import show
+from keyhole.cli.bulk import answer
 from keyhole.cli.from_record import from_records
 from keyhole.cli.options import (
     DeviceOption,
@@ -20,18 +19,14 @@ from keyhole.cli.options import (
     ModelOptions,
     read_kinds,
 )
-from keyhole.cli.toys import lab, number
+from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-
-if TYPE_CHECKING:
-    from keyhole.lab.watched import Watched
 
 _REVISIONS = (
     "Checkpoints of --model, first to last, such as step1000,step8000, or all. Default: those of the "
     "paper, for pythia-160m."
 )
-MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
 
 
 @lab.command()
@@ -68,7 +63,6 @@ def emergence(
     """
     kinds = read_kinds(figures)
     from keyhole.figures.style import save_as
-    from keyhole.lab.training_curves import emergence_figure
 
     if revisions is not None and quick:
         raise KeyholeError(
@@ -82,32 +76,10 @@ def emergence(
     with show.progress_bar("Training and measuring" if model is None else "Following heads") as progress:
         source = Source(model, revisions, device, quick=quick, seed=seed, progress=progress)
         heads = watched(source, out / "trained", prompts)
-    _show(heads, json=json)
-    drawn = emergence_figure(heads.heads, window=heads.window, over=heads.over, unit=heads.unit)
-    written = save_as(drawn, out / "emergence", kinds)
+    answer(heads, [], json=json)
+    written = save_as(heads.plot(), out / "emergence", kinds)
     if not json:
         show.plain("\n".join(f"wrote {path}" for path in written))
-
-
-def _show(heads: "Watched", *, json: bool) -> None:
-    table, steps = _table(heads), heads.heads.steps
-    if json:
-        show.as_json({"about": heads.about, "unit": heads.unit, "steps": list(steps), **table})
-        return
-    show.plain(heads.about)
-    rows = [(f"{step:,}", *(number(table[name][i][0], 3) for name in MEASURES)) for i, step in enumerate(steps)]
-    show.table((f">{heads.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention"), rows)
-    if any(math.isnan(mean) for name in MEASURES for mean, *_ in table[name]):
-        show.plain(
-            "note: - where these heads prefer no token: N_recon counts the channels of a relative attention above 0."
-        )
-
-
-def _table(heads: "Watched") -> dict[str, list[tuple[float, float, float]]]:
-    from keyhole.lab.training_curves import curve
-
-    curves = {name: curve(heads.heads, name, window=heads.window, over=heads.over) for name in MEASURES}
-    return {name: [(point.mean, point.low, point.high) for point in points] for name, points in curves.items()}
 
 
 # The laboratory's command about bases: how many channels does the answer need?
@@ -149,12 +121,7 @@ def basis(
     loaded = source.load()
     with show.paced_bar("Withholding channels") as progress:
         study = basis_study(loaded, task, prompts, edges=edges, draws=draws, seed=seed, progress=progress)
-    if json:
-        show.as_json(study.record())
-        return
-    show.plain(study.summary + "\n")
-    show.table(*study.cells)
-    show.plain(study.verdict)
+    answer(study, [], json=json)
 
 
 # The laboratory's command about real heads: over how many channels do their scores split?
@@ -183,55 +150,17 @@ def sparse(
 
         keyhole lab sparse --model SmolLM2.gguf --prompts 30
     """
-    from keyhole.lab.head_summary import pooled, summaries, unrelated_text
+    from keyhole.lab.head_summary import unrelated_text
+    from keyhole.lab.reports import sparse_heads
     from keyhole.lab.sparse import sparse_study
     from keyhole.tasks.catalogue import examples
 
     loaded = source.load()
     texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
-    studies = {}
     other, source_of_text = unrelated_text(loaded, texts, seed)
+    studies = {}
     for name, given in (("task", texts), ("unrelated", other)):
         with show.progress_bar(f"Running {name}") as progress:
             studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
-    lines = [
-        (name, "firing" if firing else "quiet", pooled(s, firing=firing))
-        for name, s in studies.items()
-        for firing in (True, False)
-    ]
-    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda summary: summary.n_recon.mean)
-    if json:
-        show.as_json(
-            {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
-        )
-        return
-    columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
-    show.table(columns, [(name, firing, *_cells(summary)) for name, firing, summary in lines])
-    show.table(("head", "", *columns[2:]), [(summary.name, "firing", *_cells(summary)) for summary in heads[:top]])
-    needed = "none fires in enough prompts"
-    if heads:
-        needed = f"{mean(summary.n_recon.mean for summary in heads):.1f} channels"
-    show.plain(
-        f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
-        f"unrelated: text of {source_of_text}"
-    )
-    if any(math.isnan(value) for *_, summary in lines for value in _numbers(summary).values()):
-        show.plain("note: - where no such pair can be measured: take more --prompts.")
-
-
-def _numbers(summary: Any) -> dict[str, float]:
-    names = ("n_recon", "n_tolerant", "n_rotated", "sparsity", "rotated", "slices", "slices_rotated")
-    return {"pairs": summary.pairs, **{name: getattr(summary, name).mean for name in names}}
-
-
-def _cells(summary: Any) -> tuple[str, ...]:
-    numbers = _numbers(summary)
-    return (
-        str(summary.pairs),
-        number(numbers["n_recon"], 1),
-        number(numbers["n_rotated"], 1),
-        number(numbers["sparsity"], 2),
-        number(numbers["rotated"], 2),
-        number(numbers["slices"], 1),
-        number(numbers["slices_rotated"], 1),
-    )
+    heads = sparse_heads(studies["task"], studies["unrelated"], source_of_text, least=min(5, prompts))
+    answer(heads, [], shown=heads.report(top), json=json)

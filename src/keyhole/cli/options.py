@@ -222,6 +222,16 @@ def read_place(run: Run | None, text: str | None) -> int | str | None:
     return int(number)
 
 
+def read_answers(texts: list[str] | None) -> list[str | int]:
+    """Texts of tokens, and the numbers of those that are given as id:230.
+
+    >>> read_answers(["Mary", "id:230", "17"]), read_answers(None)
+    (['Mary', 230, '17'], [])
+    """
+    numbers = [re.fullmatch(r"id:(\d{1,18})", text) for text in texts or []]
+    return [int(number[1]) if number else text for number, text in zip(numbers, texts or [], strict=True)]
+
+
 def read_start(text: str, run: Run | None = None) -> Start:
     """A head such as 9.6, or a firing such as 9.6:-1:Mary; its tokens as `read_place` reads them.
 

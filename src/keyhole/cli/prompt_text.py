@@ -1,4 +1,4 @@
-"""How do a check, the firings of a prompt, one split and a circuit look, in a terminal and as JSON?"""
+"""How do the firings of a prompt, one split and a circuit look, in a terminal and as JSON?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from keyhole import show
-from keyhole.brief import model_label
+from keyhole.brief import head_name, model_label
+from keyhole.report.report import Report, Section, Table
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit, Edge
@@ -18,77 +19,14 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
     from keyhole.qk.firings import Site
-    from keyhole.tracing.exactness import Check
 
 _HARDLY = 0.01  # an answer that is less likely is hardly given
 _TIMES = 2.0  # an answer that is less often likelier than the other is hardly preferred
 _SHORT = 6  # tokens: with so few, even attention is near tau
 _LINES, _DEEP = 60, 4  # of a tree, unless a depth is asked for
-_BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it take
 
 
-# -- check ---------------------------------------------------------------------------------------------------------
-
-
-def check_record(result: Check) -> dict[str, Any]:
-    """A check as plain data."""
-    summary = {name: getattr(result, name) for name in ("scores", "residuals", "mlps", "exact")}
-    return {**asdict(result), **summary}
-
-
-def check(result: Check, verbose: bool) -> None:
-    """The errors of a check as a table."""
-    show.plain(f"{model_label(result.model)}: {result.n_tokens} tokens, {result.dtype}")
-    rows = [
-        ("attention scores", "singular channels", _judged(result.scores, result)),
-        ("residual streams", "writers", _judged(result.residuals, result)),
-        ("logits", "writers", _judged(result.logits, result)),
-        ("MLP writes", "folded weights", "no facts" if result.mlps is None else _judged(result.mlps, result)),
-    ]
-    if result.plain_pass is not None:
-        rows.append(("logits, captured", "a plain pass", _judged(result.plain_pass, result)))
-    show.table(("reconstructed", "from", ">largest error"), rows)
-    if verbose:
-        _check_layers(result)
-    deficient = sum(layer.deficient_heads for layer in result.layers)
-    if deficient:
-        show.rich(
-            f"{deficient} heads have directions that no channel holds (of no weight, or too weak to be told); that "
-            "part of a score is shown as rest."
-        )
-    verdict = "exact" if result.exact else "NOT exact"
-    show.rich(
-        f"[bold]{verdict}[/bold] within {result.tolerance:.0e} of the largest value (of the head, or of the token).",
-        style="green" if result.exact else "red",
-    )
-    import torch
-
-    from keyhole.models.numbers import rounding_advice
-
-    advice = rounding_advice(getattr(torch, result.dtype))
-    if advice is not None and not result.exact:
-        show.plain(advice)
-
-
-def _judged(value: float, result: Check) -> Text:
-    return Text(f"{value:.1e}", style="green" if value <= result.tolerance else "bold red")
-
-
-def _check_layers(result: Check) -> None:
-    rows = [
-        (
-            str(layer.layer),
-            "no attention" if layer.scores is None else f"{layer.scores:.1e}",
-            "" if layer.values is None else f"{layer.values:.1e}",
-            f"{layer.residual:.1e}",
-            "" if layer.mlp is None else f"{layer.mlp:.1e}",
-        )
-        for layer in result.layers
-    ]
-    show.table(("layer", ">scores from channels", ">values", ">residual after it, from writers", ">MLP"), rows)
-
-
-# -- heads ---------------------------------------------------------------------------------------------------------
+# -- firings and channels --------------------------------------------------------------------------------------------
 
 
 def heads_record(run: Run, sites: Sequence[Site], splits: Sequence[Channels]) -> dict[str, Any]:
@@ -100,46 +38,42 @@ def heads_record(run: Run, sites: Sequence[Site], splits: Sequence[Channels]) ->
     }
 
 
-def heads(run: Run, splits: Sequence[Channels], *, firings: int, collapsed: int, mark: bool) -> None:
+def heads_report(run: Run, splits: Sequence[Channels], *, firings: int, collapsed: int, mark: bool) -> Report:
     """Firings as a table, with the channels that carry each."""
-    show.rich(_tokens_line(run))
+    from keyhole.models.tokens import token_label, tokens_line
+
     columns = ("head", "dest", "src", ">weight", ">x unif.", ">S(v)", ">N", "channels: share", ">error")
     rows = [
         (
-            f"{split.layer}.{split.head}",
-            _token(run, split.dest),
-            _token(run, split.src) + (" sink" if mark and split.src == 0 < split.dest else ""),
-            f"{split.attention:.3f}",
+            head_name((split.layer, split.head)),
+            token_label(run.tokens, split.dest),
+            token_label(run.tokens, split.src) + (" sink" if mark and split.src == 0 < split.dest else ""),
+            split.attention,
             f"{split.attention * split.visible:.1f}",
-            f"{split.sparsity:.3f}",
-            str(split.n_recon() or "-"),
+            split.sparsity,
+            split.n_recon(),
             _carriers(split),
             f"{split.error:.0e}",
         )
         for split in splits
     ]
-    show.table(columns, rows)
     notes = [f"{len(splits)} of {firings} firings shown"]
     if collapsed:
         notes.append(f"{collapsed} on the first token are only counted (--first-token keep lists them)")
-    show.rich("; ".join(notes) + ".")
-    show.rich(
+    text = (
+        f"{'; '.join(notes)}.\n"
         "x unif.: weight x visible keys. S(v), N: how sparse, how many channels make the relative attention.\n"
-        "Look into one: keyhole channels PROMPT --head L.H --dest D --src S",
-        style="dim",
+        "Look into one: keyhole channels PROMPT --head L.H --dest D --src S"
     )
+    sections = [Section("Heads that fire", [Table(columns, rows), text])]
+    return Report(f"Firings: {model_label(run.model.name)}", tokens_line(run.tokens), sections)
 
 
-def _carriers(split: Channels, n: int = 3) -> str:
+def _carriers(split: Channels) -> str:
     """The strongest channels and their shares."""
     if split.relative_attention <= 0:
         return "-"
-    values, order = split.relative_terms.sort(descending=True)
-    pairs = zip(order.tolist()[:n], values.tolist()[:n], strict=True)
-    return " ".join(f"{k}:{100 * value / split.relative_attention:.0f}%" for k, value in pairs if value > 0)
-
-
-# -- channels ------------------------------------------------------------------------------------------------------
+    return " ".join(f"{k}:{100 * share:.0f}%" for k, share in split.strongest())
 
 
 def channels_record(run: Run, split: Channels, controls: Sequence[RotationControl]) -> dict[str, Any]:
@@ -152,59 +86,8 @@ def channels_record(run: Run, split: Channels, controls: Sequence[RotationContro
     return record
 
 
-def channels(run: Run, split: Channels, controls: Sequence[RotationControl], top: int) -> None:
-    """One split as a bar chart: what each channel adds to the relative attention."""
-    from keyhole.qk.omega import blocks
-
-    show.rich(_tokens_line(run))
-    show.plain(
-        f"head {split.layer}.{split.head}  {_token(run, split.dest)} <- {_token(run, split.src)}   "
-        f"attention {split.attention:.3f}   score {split.score:.2f}   relative attention {split.relative_attention:.2f}"
-    )
-    same = blocks(split.sigma).tolist()
-    order = split.relative_terms.abs().argsort(descending=True).tolist()
-    shown, left = order[:top], order[top:]
-    rows = [
-        (f"{k}{'~' if same.count(same[k]) > 1 else ''}", f"{float(split.sigma[k]):.2f}", float(split.relative_terms[k]))
-        for k in shown
-    ]
-    if left:
-        rows.append((f"{len(left)} more", "", float(split.relative_terms[left].sum())))
-    if split.relative_rest:
-        rows.append(("rest", "", split.relative_rest))
-    longest = max([abs(value) for *_, value in rows] + [1e-30])
-    cells = [(name, sigma, f"{value:+.3f}", _bar(value, longest)) for name, sigma, value in rows]
-    show.table(("channel", ">sigma", ">term", ""), cells)
-    recon = " / ".join(str(split.n_recon(t) or "-") for t in (1.0, 0.99, 0.95))
-    rotated = "".join(f"   {c.kind} rotation {c.mean_rotated:.3f}" for c in controls)
-    show.rich(f"S(v) [bold]{split.sparsity:.3f}[/bold] of {len(split.sigma)} channels{rotated}")
-    show.rich(f"N_recon {recon} (for 100 / 99 / 95 % of the relative attention)   error {split.error:.0e}")
-    if any(same.count(same[k]) > 1 for k in shown):
-        show.rich("~ shares its singular value with a neighbour: only their plane is determined, not each channel")
-
-
-def _bar(value: float, longest: float) -> Text:
-    """As long as the value's part of the longest one, in what the numbers leave of the width."""
-    most = max(4, min(_BAR, (show.width() or 80) - _BESIDE))
-    length = max(1, round(most * abs(value) / longest)) if value else 0
-    return Text("█" * length, style="blue" if value > 0 else "red")
-
-
-# -- shared --------------------------------------------------------------------------------------------------------
-
-
 def _run_record(run: Run) -> dict[str, Any]:
     return {"model": run.model.name, "bos": run.bos, "token_ids": list(run.token_ids), "tokens": list(run.tokens)}
-
-
-def _token(run: Run, position: int) -> str:
-    from keyhole.models.tokens import token_label
-
-    return token_label(run.tokens, position)
-
-
-def _tokens_line(run: Run) -> Text:
-    return Text(" ".join(f"{t}:{token.strip()}" for t, token in enumerate(run.tokens)), style="dim")
 
 
 # -- circuits ------------------------------------------------------------------------------------------------------

@@ -1,35 +1,16 @@
 """Commands of the laboratory: toy models with known answers, and theorems."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from keyhole import show
+from keyhole.cli.bulk import answer
 from keyhole.cli.help import Grouped
-from keyhole.cli.options import (
-    JsonOption,
-    Latents,
-    Preset,
-    QueryMode,
-    Reduction,
-)
-
-if TYPE_CHECKING:
-    from keyhole.lab.svf import SVFSettings
-    from keyhole.lab.svf_alignment import Alignment
-
-_UNFINISHED = 0.05  # relative distance of a gain from its target that only more training mends
+from keyhole.cli.options import JsonOption, Latents, Preset, QueryMode, Reduction
 
 lab = typer.Typer(cls=Grouped, help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
-
-
-def number(value: float, decimals: int) -> str:
-    """A cell of a table: what could not be measured is a dash, and a line below the table says why."""
-    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 @lab.command()
@@ -83,8 +64,8 @@ def svf(
 
         keyhole lab svf --preset paper --p 0.038 --seeds 40 --device cuda --checkpoint sweep
     """
+    from keyhole.lab.reports import aligned
     from keyhole.lab.svf import SVFSettings, declining_pairs
-    from keyhole.lab.svf_alignment import alignment
     from keyhole.lab.svf_train import train
 
     changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p, "query_mode": queries}
@@ -94,70 +75,7 @@ def svf(
     configs = [getattr(SVFSettings, preset)(seed=seed + n, **changes) for n in range(seeds)]
     with show.progress_bar("Training") as progress:
         trained = train(configs, device=device, checkpoint=checkpoint, progress=progress)
-    alignments = [alignment(model) for model in trained]
-    if json:
-        show.as_json(_aligned_record(configs, alignments))
-    else:
-        _show_aligned(configs, alignments)
-
-
-def _aligned_record(configs: "Sequence[SVFSettings]", alignments: "Sequence[Alignment]") -> dict[str, Any]:
-    """Settings, both readings of lambda, and every seed's alignment."""
-    settings = {name: value for name, value in asdict(configs[0]).items() if name != "seed"}
-    summed = configs[0].lam * (configs[0].N if configs[0].recon_reduction == "mean" else 1)
-    return {
-        "settings": settings,
-        "lambda": {"of a sum": summed, "of a mean": summed / configs[0].N},
-        "T": alignments[0].T.tolist(),
-        "seeds": [
-            {
-                "seed": config.seed,
-                "by_rank": alignment.by_rank.worst,
-                "by_assignment": alignment.by_assignment.worst,
-                "subspace": alignment.subspace.worst,
-                "singular_values": alignment.S.tolist(),
-                "gain": alignment.by_assignment.gain.tolist(),
-                "sign": alignment.by_assignment.sign.tolist(),
-                "dead": list(alignment.dead),
-                "warnings": list(alignment.warnings),
-            }
-            for config, alignment in zip(configs, alignments, strict=True)
-        ],
-    }
-
-
-def _show_aligned(configs: "Sequence[SVFSettings]", alignments: "Sequence[Alignment]") -> None:
-    rows = [
-        (
-            str(config.seed),
-            number(alignment.by_rank.worst, 4),
-            number(alignment.by_assignment.worst, 4),
-            number(alignment.subspace.worst, 4),
-            " ".join(f"{value:.2f}" for value in alignment.S[: len(alignment.T)].tolist()),
-        )
-        for config, alignment in zip(configs, alignments, strict=True)
-    ]
-    show.table(("seed", ">by rank", ">assigned", ">subspace", "singular values"), rows)
-    targets = " ".join(f"{t:g}" for t in alignments[0].T.tolist())
-    show.plain(f"smallest |cos| of a pair with its singular vectors; T: {targets}")
-    sizes = configs[0]
-    worst = [value for each in alignments for value in (each.by_assignment.worst, each.by_rank.worst)]
-    if any(map(math.isnan, worst)):
-        show.plain(
-            f"note: - under by rank or assigned: a pair has no channel (the head has {sizes.H} dimensions for "
-            f"{len(sizes.pairs)} pairs) or a dead feature."
-        )
-    if any(math.isnan(alignment.subspace.worst) for alignment in alignments):
-        show.plain(
-            f"note: - under subspace: the attended features span all {sizes.D} dimensions, in which any vector "
-            "lies, or one of them is dead."
-        )
-    gains = [each.by_assignment.gain / each.T.abs() - 1 for each in alignments]
-    off = max(float(gain.abs().nan_to_num(1.0).max()) for gain in gains)
-    if off > _UNFINISHED:
-        show.plain(f"note: a pair adds up to {off:.0%} more or less than its T: train for more steps.")
-    for warning in dict.fromkeys(warning for alignment in alignments for warning in alignment.warnings):
-        show.plain(f"note: {warning}")
+    answer(aligned(trained), [], json=json)
 
 
 @lab.command()
@@ -189,28 +107,14 @@ def payload(
         keyhole lab payload 3 5 --d-head 16 --preset paper --seeds 1
     """
     from keyhole.lab.payload import PayloadSettings, train
-    from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+    from keyhole.lab.reports import Retrievals, retrieved
 
     make = getattr(PayloadSettings, preset)
     changes: dict[str, Any] = {"latents": latents} | ({} if steps is None else {"max_steps": steps})
     with show.progress_bar("Training") as progress:
         cells = train([make(r1, r2, d_head, seed=s, **changes) for s in range(seeds)], progress=progress)
-    rows, record = [], []
-    for seed, cell in enumerate(cells):
-        z1, z2 = latent_feature(cell, "z1"), latent_feature(cell, "z2")
-        moved = swaps(cell, z1, z2, samples=10_240)
-        share = diagonal_share(interaction(cell))
-        numbers = (cell.accuracy, cell.ceiling, moved.both.shift, moved.full.shift, moved.both.random, share)
-        rows.append((str(seed), f"{z1.rank}, {z2.rank}", *(number(value, 3) for value in numbers)))
-        names = ("accuracy", "ceiling", "both", "full", "random", "diagonal")
-        record.append({"seed": seed, "ranks": [z1.rank, z2.rank], **dict(zip(names, numbers, strict=True))})
-    if json:
-        show.as_json({"r1": r1, "r2": r2, "d_head": d_head, "latents": latents, "seeds": record})
-        return
-    show.table(("seed", "ranks", ">accuracy", ">ceiling", ">both", ">full", ">random", ">G diagonal"), rows)
-    show.plain("both, full, random: attention moved by swapping both features, whole keys, random subspaces")
-    if latents != "discrete":
-        show.plain(f"ceiling: - because {latents} latents never repeat, so that no ambiguity limits the accuracy")
+    heads = tuple(retrieved(cell, number) for number, cell in enumerate(cells))
+    answer(Retrievals(r1, r2, d_head, latents, heads), [], json=json)
 
 
 @lab.command()
@@ -228,20 +132,13 @@ def theorems(
 
         keyhole lab theorems --json
     """
+    from keyhole.lab.reports import Theorems
     from keyhole.lab.svf_alignment import theorem_4
     from keyhole.lab.svf_theorems import lemma_3, theorem_1, theorem_2, theorem_3
 
     with show.progress("Checking"):
         drawn = () if seeds is None else (range(seeds),)
-        checks = [check(*drawn) for check in (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)]
-    if json:
-        show.as_json({"checks": [{**asdict(check), "holds": check.holds, "margin": check.margin} for check in checks]})
-    else:
-        rows = [
-            (check.name, measure.name, f"{measure.worst:.1e}", f"{measure.limit:.0e}", "yes" if measure.holds else "NO")
-            for check in checks
-            for measure in check.measures
-        ]
-        show.table(("theorem", "measured", ">worst", ">limit", "ok"), rows)
-        show.plain("\n".join(f"{c.name}: {c.applicable} of {c.drawn} cases meet its assumptions" for c in checks))
-    raise typer.Exit(0 if all(check.holds for check in checks) else 1)
+        checks = (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)
+        measured = Theorems(tuple(check(*drawn) for check in checks))
+    answer(measured, [], json=json)
+    raise typer.Exit(0 if measured.hold else 1)

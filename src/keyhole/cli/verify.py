@@ -14,18 +14,13 @@ from keyhole import show
 from keyhole.cli.bulk import OutOption, answer, require_places
 from keyhole.cli.from_record import from_records
 from keyhole.cli.measuring import Baseline
-from keyhole.cli.options import (
-    CircuitModel,
-    JsonOption,
-    Mode,
-    read_heads,
-)
+from keyhole.cli.options import CircuitModel, JsonOption, Mode, read_heads
+from keyhole.report.report import Section
 from keyhole.settings.measuring import PairSettings
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.faithfulness.backup_record import Backups
-    from keyhole.faithfulness.removals import Verification
     from keyhole.models.model import Model
 
 
@@ -94,29 +89,12 @@ def verify(
     if json:
         show.as_json(result.record() | ({} if joint is None else {"backups": joint.record()}))
     else:
-        _show(circuit, result, top)
+        show.report(result.report(top))
         if joint is not None:
-            show.plain(
-                f"\nBackups: what does the answer lose without a head and those that take over?\n{joint.verdict}"
-            )
-            show.report(joint.joint)
+            heading = "Backups: what does the answer lose without a head and those that take over?"
+            show.report(Section(heading, [joint.verdict, *joint.joint.parts]))
     stopped = result.stopped or (joint is not None and joint.stopped)
     raise typer.Exit(130 if stopped else 0 if result.agrees else 1)
-
-
-def _show(circuit: Circuit, result: Verification, top: int) -> None:
-    """Both parts, each under its name; causes with a table."""
-    from keyhole.faithfulness.causes import CELLS, arithmetic_lines, causes_lines, shown_rows, table_cells, units_line
-
-    show.plain("\n".join([*arithmetic_lines(result), ""]))
-    heading, *lines = causes_lines(result)
-    show.plain(heading)
-    rows = shown_rows(result, top)
-    if rows:
-        show.table(CELLS, table_cells(circuit, result, rows))
-        every = len(result.causes.ranked) or len(result.rows)
-        show.rich(f"{len(rows)} of {every} removals. {units_line(circuit, rows)}", style="dim")
-    show.plain("\n".join(lines))
 
 
 def _joint(circuit: Circuit, model: Model, seed: int) -> Backups:

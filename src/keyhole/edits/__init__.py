@@ -8,6 +8,7 @@ with model.edited(edits):        any code that calls the model
 load_edits, save_edits           as a JSON file; side_effects: what they do to other text
 """
 
+from keyhole._exports import keep_names
 from keyhole.edits.applying import edited
 from keyhole.edits.changes import AttentionChange, Changes, TokenChange, changes, with_edits
 from keyhole.edits.controls import SideEffects, random_channels, random_heads, side_effects, with_factor
@@ -48,3 +49,5 @@ __all__ = [
     "with_edits",
     "with_factor",
 ]
+
+keep_names(__name__)

@@ -34,6 +34,10 @@ _NAMED = 3  # tokens of an edit that are listed one by one
 def with_edits(run: "Run", edits: Sequence[Edit]) -> "Run":
     """The same prompt, run again with edits. See `Run.with_edits`.
 
+    Args:
+        run: A run without edits.
+        edits: What is edited, as `Run.with_edits` takes it.
+
     >>> import keyhole
     >>> from keyhole.edits import ChannelEdit, changes
     >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
@@ -92,7 +96,19 @@ class Changes:
 
 
 def changes(run: "Run", other: "Run", top: int = 3) -> Changes:
-    """Compare a run with `other`, the same prompt with edits (as `run.with_edits` returns it)."""
+    """What did edits change? Attention weights, predicted and measured, and the likeliest next tokens.
+
+    Args:
+        run: The run without edits.
+        other: The same prompt with edits, as `run.with_edits` returns it.
+        top: How many of the likeliest next tokens of each run are compared.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> other = run.with_edits([keyhole.edits.ChannelEdit(head=(1, 6), channels=(5,))])
+    >>> print(changes(run, other, top=1).attention[0])
+    head 1.6, 14:to <- 2:Mary: 0.431, predicted 0.198, measured 0.198
+    """
     if run.edits or not other.edits or run.token_ids != other.token_ids:
         raise KeyholeError("changes takes a run, and what its `with_edits` returned.")
     before, after = (x.logits[-1].double().log_softmax(-1) for x in (run, other))

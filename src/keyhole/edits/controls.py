@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 def with_factor(edits: Sequence[Edit], factor: float) -> tuple[Edit, ...]:
     """The same edits at another strength; constants on scores have none and stay.
 
+    Args:
+        edits: The edits.
+        factor: The new strength: 0 removes, 1 changes nothing, 2 doubles.
+
     >>> from keyhole.edits import ChannelEdit
     >>> print(*with_factor([ChannelEdit(head=(3, 6), channels=(0,))], 2))
     channels 0 of head 3.6 x 2
@@ -36,6 +40,17 @@ def random_channels(model: "Model", edits: Sequence[Edit], seed: int = 0) -> tup
     """A control: as many other channels of the same heads, at the same tokens and by the same factor.
 
     Signals keep their writers. Edits without channels stay as they are; if none has any, this is refused.
+
+    Args:
+        model: The model that the edits are for.
+        edits: The edits.
+        seed: Seed of the draw.
+
+    >>> import keyhole
+    >>> from keyhole.edits import ChannelEdit
+    >>> [edit] = random_channels(keyhole.load(), [ChannelEdit(head=(3, 6), channels=(0, 1))])
+    >>> len(edit.channels), bool({0, 1} & set(edit.channels))
+    (2, False)
     """
     if not any(isinstance(edit, ChannelEdit | SignalEdit) for edit in edits):
         raise KeyholeError("these edits name no channels, so that random channels are no control: use random heads.")
@@ -71,7 +86,19 @@ def _heads(edits: Sequence[Edit]) -> set[tuple[int, int]]:
 
 
 def random_heads(model: "Model", edits: Sequence[Edit], seed: int = 0) -> tuple[Edit, ...]:
-    """A control: the same edits in other heads of the same layers, each head's edits together in one other head."""
+    """A control: the same edits in other heads of the same layers, each head's edits together in one other head.
+
+    Args:
+        model: The model that the edits are for.
+        edits: The edits.
+        seed: Seed of the draw.
+
+    >>> import keyhole
+    >>> from keyhole.edits import ChannelEdit
+    >>> [edit] = random_heads(keyhole.load(), [ChannelEdit(head=(3, 6), channels=(0,))])
+    >>> edit.head[0], edit.head != (3, 6)
+    (3, True)
+    """
     generator = torch.Generator().manual_seed(seed)
     written = {
         (edit.writer.layer, edit.writer.head)

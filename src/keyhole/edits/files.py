@@ -38,6 +38,13 @@ def save_edits(path: Path | str, edits: Sequence[Edit], model: "Model | None" = 
         path: Where.
         edits: A list of edits.
         model: The model that they are for: they are refused for others then.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.edits import ChannelEdit
+    >>> with TemporaryDirectory() as folder:
+    ...     save_edits(f"{folder}/edits.json", [ChannelEdit(head=(3, 6), channels=(0,))])
+    ...     print(*load_edits(f"{folder}/edits.json"))
+    channels 0 of head 3.6 x 0
     """
     write_at_once(Path(path), to_json(edits, model))
 
@@ -46,6 +53,16 @@ def load_edits(path: Path | str) -> tuple[Edit, ...]:
     """The edits of a JSON file.
 
     What a record leaves out has its default: {"kind": "channels", "head": [3, 6], "channels": [0]} removes a channel.
+
+    Args:
+        path: The file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.edits import ChannelEdit
+    >>> with TemporaryDirectory() as folder:
+    ...     save_edits(f"{folder}/edits.json", [ChannelEdit(head=(3, 6), channels=(0,))])
+    ...     print(*load_edits(f"{folder}/edits.json"))
+    channels 0 of head 3.6 x 0
     """
     try:
         return edits_of_json(read_text(path))

@@ -48,7 +48,14 @@ class At:
         return max(self.tokens, default=-1) if self.tokens is not None else self.start - 1
 
     def overlaps(self, other: "At") -> bool:
-        """May a token belong to both?"""
+        """May a token belong to both?
+
+        Args:
+            other: Other tokens.
+
+        >>> At((1, 2)).overlaps(At(start=2)), At((1,)).overlaps(At((3,)))
+        (True, False)
+        """
         if self.tokens is not None:
             return any(t in other.tokens if other.tokens is not None else t >= other.start for t in self.tokens)
         return other.tokens is None or other.overlaps(self)
@@ -90,7 +97,16 @@ class Source:
 
     @classmethod
     def of(cls, writer: Writer, *, whole: bool = False) -> "Source":
-        """A circuit's writer; `whole`: a head with all tokens that it moves from."""
+        """A circuit's writer as the source of an edit.
+
+        Args:
+            writer: The writer.
+            whole: For a head: all that it writes at its token, whichever tokens it moved it from.
+
+        >>> from keyhole.circuits.records import Writer
+        >>> print(Source.of(Writer("head", 0, 6, 2, 1)))
+        head 0.6 moved at 1
+        """
         if writer.kind != "head":
             return cls(writer.kind, writer.layer)
         return cls("head", writer.layer, writer.head, EVERYWHERE if whole else At((writer.src,)))
@@ -129,7 +145,15 @@ class Edit:
         raise NotImplementedError
 
     def at(self, dest: Where = None, src: Where = None) -> "Edit":
-        """The same edit at other tokens."""
+        """The same edit at other tokens.
+
+        Args:
+            dest: The attending tokens: a position, several, or an `At`. Default: all tokens.
+            src: The attended tokens, given likewise.
+
+        >>> print(ChannelEdit(head=(3, 6), channels=(0,)).at(src=2))
+        channels 0 of head 3.6 x 0 (src at 2)
+        """
         return replace(self, dest=place(dest), src=place(src))
 
     def _where(self) -> str:

@@ -7,6 +7,7 @@ verify(circuit)      every part of a circuit: is it as predicted, and does the a
 sufficient(run)      the smallest circuit that carries the answer by itself
 """
 
+from keyhole._exports import keep_names
 from keyhole.faithfulness.backup_record import Backups
 from keyhole.faithfulness.backups import PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline, baseline
@@ -31,3 +32,5 @@ __all__ = [
     "sufficient",
     "verify",
 ]
+
+keep_names(__name__)

@@ -341,6 +341,7 @@ _JOINT = (
 )
 _HANDED_ON = (
     "Inside a head, other keys take over: what the source loses, the softmax hands to them. Without the signals on its "
-    "keys, weight A_j becomes A_j exp(-d_j) / sum_k A_k exp(-d_k), with d_j what the score of key j loses. error: the "
-    "largest difference to the measured weights, over all keys."
+    "keys, weight A_j becomes A_j exp(-d_j) / (sum_k A_k exp(-d_k) + s). d_j is what the score of key j loses. s is "
+    "the weight that the row leaves to the model's learned sink, 1 - sum_k A_k, and 0 in models without one. error: "
+    "the largest difference to the measured weights, over all keys."
 )

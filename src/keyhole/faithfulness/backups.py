@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 _LOG = logging.getLogger("keyhole")
-LEAST = 0.02  # of the gap: smaller growth is of no interest, whatever random pairs do
-JOINT = 8  # draws of as many random heads in the place of a head's backups
+LEAST = 0.02  # of the gap: smaller growth does not count, even if it exceeds that of random pairs
+JOINT = 8  # controls of a joint removal: as many random heads instead of the head's backups
 
 
 def backups(
@@ -63,9 +63,27 @@ def backups(
 ) -> Backups:
     """Which heads take over when one of a circuit's heads is removed?
 
-    The baseline is chosen as `Circuit.effects` chooses it. A pair is a backup if its growth is larger than that of
-    every random pair (a head outside the circuit, in the layer of one of the first heads, and any later head) and
-    than 2 % of the gap. Ctrl-C returns the heads that are finished.
+    The baseline is chosen as `Circuit.effects` chooses it. A pair of heads is a backup if its growth is larger than
+    that of every random pair, and larger than 2 % of the gap. A random pair is a head outside the circuit, in the layer
+    of one of the first heads, with any later head.
+
+    Ctrl-C returns the heads that are finished.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made the circuit, if it was read from a file.
+        like: Prompts of the same template, at least eight: their mean is the baseline. Also "words" or "resting".
+        counterfactual: One prompt of equal length, whose writes are the baseline.
+        text: A file whose resting state is the baseline, a paragraph a line.
+        settings: How many heads, or which, and how many random pairs.
+        progress: Called with the number of passes done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> result = backups(circuit, like="resting", settings=PairSettings(named=((3, 6),), draws=20))
+    >>> [removed.head for removed in result.heads]
+    [(3, 6)]
     """
     settings, progress = settings or PairSettings(), progress or silent
     whole, metric = run_of(circuit, model), metric_of(circuit)
@@ -86,31 +104,31 @@ class Lab:
     """One prompt in copies from which heads are removed, in the model's own pass."""
 
     def __init__(self, question: MaskedQuestion) -> None:
-        self.asked, dims = question, question.run.model.dims
+        self.question, dims = question, question.run.model.dims
         self.heads: list[Head] = [(layer, head) for layer in range(dims.layers) for head in range(dims.heads)]
 
     @cached_property
     def written(self) -> torch.Tensor:
         """What every writer writes in the prompt."""
         with torch.no_grad(), exact_matmul():
-            return masked([self.asked.run], check=False).written()[:, 0]
+            return masked([self.question.run], check=False).written()[:, 0]
 
     def without(self, removed: Sequence[Head], held: Sequence[Head] = ()) -> Edits:
         """A copy with some heads at their baseline, and others held at what they write in the prompt."""
-        base = self.asked.baseline.writes
+        base = self.question.baseline.writes
         silences = [self._silence(head, base) for head in removed]
         return Edits(silences=(*silences, *(self._silence(head, self.written) for head in held)))
 
     def _silence(self, head: Head, writes: torch.Tensor) -> Silence:
-        run = self.asked.run
+        run = self.question.run
         off = torch.zeros(run.model.dims.heads, len(run), len(run), dtype=torch.bool, device=writes.device)
         off[head[1]] = True
-        number = self.asked.masked.wiring.writer_number(Component("head", *head))
+        number = self.question.masked.wiring.writer_number(Component("head", *head))
         return Silence("head", head[0], off, writes[number])
 
     def answers(self, copies: Sequence[Edits], progress: Progress | None = None) -> list[float]:
         """The answer in each copy."""
-        run, metric = self.asked.run, self.asked.metric
+        run, metric = self.question.run, self.question.metric
         answers = dict[int, float]()
         with torch.no_grad(), exact_matmul(), run.model._steady():
             for i, result, copy in rerun_each(run, copies, progress, all_logits=metric.at != len(run) - 1):
@@ -123,11 +141,11 @@ class Lab:
 
     def work(self, pairs: Sequence[tuple[Head, ...]]) -> int:
         """How many layers copies without these heads go through."""
-        return sum(len(self.asked.run.layers) + 1 - min(layer for layer, _ in pair) for pair in pairs)
+        return sum(len(self.question.run.layers) + 1 - min(layer for layer, _ in pair) for pair in pairs)
 
 
 def _measure(circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSettings, progress: Progress) -> Backups:
-    everything, nothing = lab.asked.ends
+    everything, nothing = lab.question.ends
     gap = everything - nothing
     drawn = _random_pairs(circuit, lab, first, settings)
     planned = [[(head, other) for other in lab.later(head)] for head in first]
@@ -156,15 +174,15 @@ def _measure(circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSe
             rows.append(_removed(circuit, lab, (head, everything - without[head]), tried, settings.seed))
     except KeyboardInterrupt:
         stopped = Stopped(len(rows), len(first))
-    note = lab.asked.baseline.note
+    note = lab.question.baseline.note
     if gap < LEAST_GAP:
         small = f"the answer is at {everything:+.2f} in the prompt and at {nothing:+.2f} at the baseline: a small gap"
         note = f"{note}; {small}" if note else small
     return Backups(
         model=str(circuit.model.get("name")),
         tokens=circuit.tokens,
-        metric="logit difference" if lab.asked.metric.against else "log-probability",
-        baseline=lab.asked.baseline.name,
+        metric="logit difference" if lab.question.metric.against else "log-probability",
+        baseline=lab.question.baseline.name,
         everything=everything,
         nothing=nothing,
         bar=bar,
@@ -176,7 +194,7 @@ def _measure(circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSe
 
 
 def _reactions(lab: Lab, without: float, pairs: Sequence[Pair], bar: float) -> list[Pair]:
-    """The same pairs; those whose effect grows with their reaction, for what becomes of them."""
+    """The same pairs. Those whose effect grows above the bar also get their reaction, and the kind of backup."""
     grown = [i for i, pair in enumerate(pairs) if pair.growth > bar]
     copies = [lab.without([pairs[i].first], [pairs[i].second]) for i in grown]
     result = list(pairs)
@@ -208,13 +226,13 @@ def _removed(circuit: Circuit, lab: Lab, single: tuple[Head, float], pairs: Sequ
             same = [h for h in free if h[0] == layer] or free
             chosen += [same[int(rng.integers(len(same)))]] if same else []
         sets.append(chosen)
-    everything = lab.asked.ends[0]
+    everything = lab.question.ends[0]
     joint, *random = (everything - m for m in lab.answers([lab.without([head, *heads]) for heads in sets]))
     return replace(row, joint=joint, random=tuple(random))
 
 
 def _first_heads(circuit: Circuit, settings: PairSettings) -> list[Head]:
-    """The circuit's heads of the largest influence; of a circuit without, of the largest attention; or those named."""
+    """The named heads, or the circuit's heads with the largest influence (without influence: the largest attention)."""
     by = circuit.influence or [weight or 0.0 for weight in circuit.attention]
     total: dict[Head, float] = {}
     for node, share in zip(circuit.nodes, by, strict=True):

@@ -74,9 +74,21 @@ def baseline(
 ) -> Baseline:
     """The baseline for a prompt: the mean over prompts `like` it, or a `counterfactual` prompt.
 
-    `like`: prompts of the same template; "words" (the default) for copies of this prompt with other words; "resting"
-    for what writers write in any text, which is the organism's corpus, or what another model writes itself. `text` is a
-    file to take the resting state of, a paragraph a line.
+    Without any of the three, it is the mean over copies of the prompt with other words.
+
+    Args:
+        run: The run of the prompt.
+        like: Prompts of the same template, at least eight. "words": copies of this prompt with other words. "resting":
+            what the model writes in any text, which for the organism is its corpus and for other models text that they
+            write themselves.
+        counterfactual: One prompt of equal length.
+        text: A file to take the resting state of, a paragraph a line.
+        progress: Called with the number of passes done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> baseline(run, like="words").name
+    'the mean of 24 copies of the prompt with other words'
     """
     if sum(given is not None for given in (like, counterfactual, text)) > 1:
         raise KeyholeError("give prompts like this one, or a counterfactual prompt, or a text: one baseline at a time.")

@@ -19,9 +19,11 @@ from itertools import chain, islice, zip_longest
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from keyhole.circuits.text import channels_label, node_label
+from keyhole.brief import model_label
+from keyhole.circuits.text import channels_label, count, node_label
 from keyhole.faithfulness.removals import Row
 from keyhole.intervene.removal import AGREES, Mode
+from keyhole.report import Report, Section, Table
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
@@ -116,7 +118,11 @@ class Causes:
     groups: tuple[Group, ...]  # by what was removed
 
     def record(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """As plain data; `order` has the numbers of the rows, the largest effect first."""
+        """As plain data; `order` has the numbers of the rows, the largest effect first.
+
+        Args:
+            rows: The rows whose indices `order` has.
+        """
         number = {id(row): i for i, row in enumerate(rows)}
         order = [number[id(cause.row)] for cause in self.ranked]
         return {"answer": self.answer, "groups": [group.record() for group in self.groups], "order": order}
@@ -172,29 +178,48 @@ def _cause(row: Row, kind: str, pool: Sequence[float]) -> Cause:
 # How does a verification read? Arithmetic in a line or two; causes as a table and a line per kind of removal.
 
 _LOST = {"dest": "attention", "src": "attention", "mlp": "MLPs' writes", "target": "the answer"}
+_CELLS = ("of", "removed", ">effect", ">control", "the answer", ">before", ">after", ">predicted", "arithmetic")
 
 
-def verification_text(result: "Verification") -> str:
-    """Both parts as text, each under its name."""
-    return "\n".join([*arithmetic_lines(result), "", *causes_lines(result)])
+def report(result: "Verification", most: int = 20) -> Report:
+    """Both parts, each under its name, with the removals of the largest effects.
+
+    Args:
+        result: What was removed.
+        most: How many removals are shown in the table.
+    """
+    circuit, rows = result.circuit, shown_rows(result, most)
+    every = len(result.causes.ranked) or len(result.rows)
+    shown: list[str | Table] = []
+    if circuit is not None and rows:
+        shown = [
+            Table(_CELLS, table_cells(circuit, result, rows)),
+            f"{len(rows)} of {every} removals. {_units_line(circuit, rows)}",
+        ]
+    stopped = f"{result.stopped}\n" if result.stopped else ""
+    return Report(
+        "Verification" + (f": {model_label(str(circuit.model.get('name')))}" if circuit else ""),
+        f"{stopped}{every} parts removed ({result.mode}), each compared with {count(result.draws, 'random control')}",
+        [
+            Section("Arithmetic: do measured values equal the predicted ones?", [_arithmetic_text(result)]),
+            Section("Causes: does the answer need what is removed?", [*shown, _causes_text(result)]),
+        ],
+        None if circuit is None else Table(_NUMBERS, [_numbers(circuit, row) for row in result.rows]),
+    )
 
 
-def arithmetic_lines(result: "Verification") -> list[str]:
-    """Do measured values equal the predicted ones?"""
-    lines = [f"{result.stopped}"] if result.stopped else []
-    lines.append("Arithmetic: do measured values equal the predicted ones?")
+def _arithmetic_text(result: "Verification") -> str:
+    """How many values are as predicted, and by how much attention and writes fall."""
     part = result.arithmetic
     if part.of:
         allowed = f"largest difference {part.largest:.0e}, tolerance {part.tolerance:.0e}"
-        lines.append(f"{part.agree} of {part.of} measured values equal the predicted ones ({allowed})")
-    elif result.rows:
-        lines.append("nothing is predicted: everything downstream is free")
+        equal = f"{part.agree} of {part.of} measured values equal the predicted ones ({allowed})"
     else:
-        lines.append("nothing was removed")
-    return [*lines, *_drops_line(result), *([result.note] if result.note else [])]
+        equal = "nothing is predicted: everything downstream is free" if result.rows else "nothing was removed"
+    return "\n".join(filter(None, [equal, _drops_line(result), result.note]))
 
 
-def _drops_line(result: "Verification") -> list[str]:
+def _drops_line(result: "Verification") -> str:
     """By how much attention and writes fall, with that of controls in brackets."""
     kinds: dict[tuple[str, str], list[Row]] = {}
     for row in result.rows:
@@ -204,22 +229,21 @@ def _drops_line(result: "Verification") -> list[str]:
         controls = [abs(drop) for row in rows for drop in row.control_drops]
         beside = f" ({median(controls):.4f})" if controls else ""
         drops.append(f"{lost} without {kind} {median(row.drop for row in rows):.3f}{beside}")
-    return [f"median drops (controls): {'; '.join(drops)}"] if drops else []
+    return f"median drops (controls): {'; '.join(drops)}" if drops else ""
 
 
-def causes_lines(result: "Verification") -> list[str]:
-    """Does the answer need what was removed? A line per kind, compared with controls."""
-    part = result.causes
-    lines = ["Causes: does the answer need what is removed?"]
+def _causes_text(result: "Verification") -> str:
+    """A line per kind, compared with controls."""
+    part, first = result.causes, ""
     if part.ranked:
-        lines.append(
+        first = (
             f"the answer is {part.answer:+.2f}; effect: what it loses without a part. A part matters if its effect is "
             f"larger than each of its own controls', than those of {1 - CHANCE:.0%} of all controls of its kind, and "
             f"than {LEAST}"
         )
     elif result.rows:
-        lines.append("this circuit has no answer, so there are no effects on it")
-    return lines + [_group_line(group) for group in part.groups]
+        first = "this circuit has no answer, so there are no effects on it"
+    return "\n".join(filter(None, [first, *map(_group_line, part.groups)]))
 
 
 def _group_line(group: "Group") -> str:
@@ -252,7 +276,7 @@ def shown_rows(result: "Verification", most: int) -> list["Row"]:
     return [row for rows in ranked for row in rows if id(row) in chosen]
 
 
-def units_line(circuit: "Circuit", rows: Sequence["Row"]) -> str:
+def _units_line(circuit: "Circuit", rows: Sequence["Row"]) -> str:
     """What the numbers of a table of these removals are."""
     units = ["a firing's attention"] * any(row.side in ("dest", "src") for row in rows)
     units += ["the share of an MLP's write that is left (below 0: it writes the opposite)"] * any(
@@ -265,9 +289,6 @@ def units_line(circuit: "Circuit", rows: Sequence["Row"]) -> str:
     unit = "logit difference to the other answer" if circuit.parameters.against_ids else "log-probability"
     effects = f"effect: what the answer's {unit} loses without it; control: the same for as many random channels, or "
     return f"{effects}other writers, the largest of its draws. {weights}"
-
-
-CELLS = ("of", "removed", ">effect", ">control", "the answer", ">before", ">after", ">predicted", "arithmetic")
 
 
 def table_cells(circuit: "Circuit", result: "Verification", rows: Sequence["Row"]) -> list[tuple[str, ...]]:
@@ -290,6 +311,15 @@ def _cells(circuit: "Circuit", row: "Row", control: str, verdict: str) -> tuple[
         predicted,
         claim,
     )
+
+
+_NUMBERS = ("of", "removed", "what", ">effect", ">before", ">after", ">predicted", ">controls' mean drop")
+
+
+def _numbers(circuit: "Circuit", row: "Row") -> tuple[str | float, ...]:
+    """One removal with all digits."""
+    where = node_label(circuit.nodes[row.node], circuit.tokens)
+    return where, _removed(circuit, row), row.what, row.effect, row.before, row.after, row.predicted, row.control
 
 
 def _removed(circuit: "Circuit", row: "Row") -> str:

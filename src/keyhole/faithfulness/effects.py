@@ -60,7 +60,7 @@ def faithfulness(
 
 
 def edges_in(question: MaskedQuestion) -> int:
-    """How many token-level edges a model has in a prompt; the answer reads the tokens alone that predict it."""
+    """How many token-level edges a model has in a prompt; the answer reads only the tokens that predict it."""
     wiring = question.masked.wiring
     return (len(wiring) - len(wiring.writers)) * len(question.run) + len(wiring.writers) * len(_answers_at(question))
 
@@ -75,24 +75,30 @@ def _halved(edges: EdgeList, question: MaskedQuestion, seed: int, draw: int) -> 
     """These edges with a random half of all others, and as many random ones in their place with the same half."""
     wiring, n, rng = question.masked.wiring, len(question.run), np.random.default_rng((seed, draw))
     half = rng.integers(0, 2, (*wiring.joined.shape, n), dtype=bool)
-    every = wiring.edges[wiring.edges[:, 1] < len(wiring.readers) - 1]
-    answers = np.array(_answers_at(question))
-    last = np.column_stack([np.argwhere(wiring.joined[:, -1]), np.full(len(wiring.writers), len(wiring.readers) - 1)])
-    picked = rng.choice(edges_in(question), min(len(edges), edges_in(question)), replace=False)
-    inside, into_answer = picked[picked < len(every) * n], picked[picked >= len(every) * n] - len(every) * n
-    chosen = np.concatenate(
-        [
-            np.column_stack([every[inside // n], inside % n]),
-            np.column_stack([last[into_answer // len(answers)], answers[into_answer % len(answers)]]),
-        ]
-    )
+    chosen = random_edges(question, len(edges), rng)
     without = half.copy()
     without[tuple(edges.T)] = False
     return Mask(edges, 1.0, half), Mask(chosen, 1.0, without)
 
 
+def random_edges(question: MaskedQuestion, count: int, rng: np.random.Generator) -> EdgeList:
+    """So many token-level edges of a prompt, each as likely as another."""
+    wiring, n = question.masked.wiring, len(question.run)
+    every = wiring.edges[wiring.edges[:, 1] < len(wiring.readers) - 1]
+    answers = np.array(_answers_at(question))
+    last = np.column_stack([np.argwhere(wiring.joined[:, -1]), np.full(len(wiring.writers), len(wiring.readers) - 1)])
+    picked = rng.choice(edges_in(question), min(count, edges_in(question)), replace=False)
+    inside, into_answer = picked[picked < len(every) * n], picked[picked >= len(every) * n] - len(every) * n
+    return np.concatenate(
+        [
+            np.column_stack([every[inside // n], inside % n]),
+            np.column_stack([last[into_answer // len(answers)], answers[into_answer % len(answers)]]),
+        ]
+    )
+
+
 def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> tuple[float, ...]:
-    """What the same edges keep of other prompts' answers, each at the mean of the others; those without a gap apart."""
+    """What the same edges keep of other prompts' answers, each at the mean of the others; without a gap: left out."""
     known = [example for example in like if isinstance(example, Example) and example.answer and mean.prompts]
     kept = []
     for example in known[:OTHERS]:
@@ -114,7 +120,7 @@ def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> 
 # Beside effects: shares of edges, and how much of the answer a circuit carries (see `keyhole.circuits.records`).
 
 What = Literal["words", "nodes", "edges", "shares", "faithfulness"]
-UNASKED = 1 << 27  # floats of what all components write: more are not held unless faithfulness is asked for
+UNASKED = 1 << 27  # floats: if all components' writes take more, faithfulness is measured on request only
 _AT = {"dest": "dest", "mlp": "dest", "target": "dest", "src": "src", "value": "src"}  # token of the reader, by side
 
 
@@ -128,7 +134,23 @@ def effects(
     what: Sequence[What] = get_args(What),
     progress: Progress | None = None,
 ) -> Circuit:
-    """A circuit with the effects and shares of its nodes and edges, and how much of the answer it carries."""
+    """A circuit with the effects and shares of its nodes and edges, and how much of the answer it carries.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made the circuit, if it was read from a file.
+        like: Prompts of the same template, at least eight: their mean is the baseline. Also "words" or "resting".
+        counterfactual: One prompt of equal length, whose writes are the baseline.
+        text: A file whose resting state is the baseline, a paragraph a line.
+        what: What is measured: "words", "nodes", "edges", "shares", "faithfulness".
+        progress: Called with the number of passes done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John")
+    >>> effects(circuit, like="resting", what=["faithfulness"]).measured.baseline
+    'the resting state'
+    """
     for name in what:
         require_choice("what", name, What)
     progress = progress or silent
@@ -148,10 +170,10 @@ def effects(
 
 
 def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) -> tuple[Circuit, str]:
-    """A circuit with its faithfulness at the usual baseline, as it is measured unasked; or as it was, and why.
+    """A circuit with its faithfulness at the default baseline; or the circuit unchanged, and the reason.
 
-    Without an answer, or by svt, there is none and no reason is given. What takes more memory than tracing does is left
-    to those who ask for it.
+    A circuit without an answer, or by svt, has no faithfulness, and no reason is given. Where it would take more memory
+    than tracing did, it is measured on request only, by `effects`.
     """
     run = run_of(circuit, None)
     if circuit.parameters.method == "svt" or not circuit.parameters.target_ids:
@@ -173,7 +195,7 @@ def measure(
     what: Sequence[What] = get_args(What),
     progress: Progress | None = None,
 ) -> Measured:
-    """What is asked of a circuit, with one baseline."""
+    """Measure what `what` names, all at one baseline."""
     wiring, n = question.masked.wiring, len(question.run)
     everything, nothing = question.ends
     measured = Measured(
@@ -219,7 +241,7 @@ def measure(
 def circuit_edges(circuit: Circuit, question: MaskedQuestion) -> EdgeList:
     """The token-level edges of a circuit; constants, which no mask can take away, have none.
 
-    Of a circuit that suffices, those that do, without the signals that are attached to its heads.
+    Of a sufficient circuit, the edges that suffice, without the signals that are attached to its heads.
     """
     n = circuit.parameters.found if isinstance(circuit.parameters, Sufficient) else len(circuit.edges)
     return edge_list(edge_of(circuit, edge, question.masked.wiring) for edge in circuit.edges[:n])

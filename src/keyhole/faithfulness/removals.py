@@ -6,7 +6,7 @@ What did removals do? One row each, and all those of a circuit.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,8 +16,10 @@ from keyhole.circuits.circuit import EdgeSide
 from keyhole.intervene.removal import AGREES, Mode
 from keyhole.intervene.rerun import Edits, Rerun, batch_size, batches, rerun
 from keyhole.progress import Progress, duration, silent
+from keyhole.report import Report, Reported
 
 if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
     from keyhole.faithfulness.causes import Arithmetic, Causes
     from keyhole.models.run import Run
 
@@ -85,7 +87,7 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Reported):
     """All removals of one circuit, which answer two questions: see `arithmetic` and `causes`."""
 
     mode: Mode  # how signals were removed
@@ -93,6 +95,7 @@ class Verification:
     rows: tuple[Row, ...]  # a removal each
     note: str = ""  # what could not be measured, and why
     stopped: Stopped | None = None  # before all removals were made; None: all were
+    circuit: "Circuit | None" = field(default=None, repr=False, compare=False)  # of which parts were removed
 
     @property
     def arithmetic(self) -> "Arithmetic":
@@ -124,7 +127,11 @@ class Verification:
         return tuple(row for row in self.rows if row.what == "causes")
 
     def chains(self, *sides: EdgeSide) -> tuple[Row, ...]:
-        """Causes of MLPs, seen in what reads them: firings ("dest", "src": the default), MLPs, the answer."""
+        """Causes of MLPs, seen in what reads them: firings ("dest", "src": the default), MLPs, the answer.
+
+        Args:
+            *sides: Which readers: "dest" and "src" for firings (the default), "mlp", "target".
+        """
         return tuple(row for row in self.rows if row.what == "chain" and row.side in (sides or ("dest", "src")))
 
     @property
@@ -133,7 +140,11 @@ class Verification:
         return all(row.agrees is not False for row in self.rows)
 
     def ratio(self, rows: "Sequence[Row] | None" = None) -> float:
-        """Median drop over the median absolute drop of the controls (of whole sides, unless rows are given)."""
+        """Median drop over the median absolute drop of the controls (of whole sides, unless rows are given).
+
+        Args:
+            rows: Some of its rows. Default: the whole sides.
+        """
         rows = self.sides if rows is None else rows
         controls = [abs(d) for row in rows for d in row.control_drops]
         if not rows or not controls:
@@ -169,10 +180,15 @@ class Verification:
             "rows": rows,
         }
 
-    def __str__(self) -> str:
-        from keyhole.faithfulness.causes import verification_text
+    def report(self, most: int = 20) -> Report:
+        """Both answers; of the removals, as many as wanted, the largest effects first.
 
-        return verification_text(self)
+        Args:
+            most: At most this many removals are shown.
+        """
+        from keyhole.faithfulness.causes import report
+
+        return report(self, most)
 
     __repr__ = brief
 

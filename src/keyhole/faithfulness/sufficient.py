@@ -62,9 +62,23 @@ def sufficient(
 ) -> Circuit:
     """The smallest circuit that a search finds to keep `level` of the answer, everything else at the baseline.
 
-    `like` are prompts of the same template, at least eight: the baseline is their mean. `counterfactual` is one prompt
-    of equal length instead; without either it is the mean over copies with other words. The fields of `settings` can
-    be given by name: `both_signs` also keeps edges that hold the answer back. See `Run.sufficient`.
+    See `Run.sufficient`.
+
+    Args:
+        run: The run of the prompt.
+        target: The answer, as `Run.trace` takes it. Default: the likeliest next token.
+        against: The other answer: the lead of `target` over it is kept, not a probability.
+        settings: What is required of the circuit: a `SufficientSettings`.
+        end: The token after which the answer is predicted. Default: the last.
+        progress: Called with how much is done, of a thousand.
+        **options: The fields of `settings` by name, and the baseline. `like`: prompts of the same template, at least
+            eight. `counterfactual`: one prompt of equal length. Without either it is the mean over copies with other
+            words.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> sufficient(run, "Mary").measured.faithfulness is not None
+    True
     """
     progress, like, counterfactual = progress or silent, options.pop("like", None), options.pop("counterfactual", None)
     wanted = chosen(settings, SufficientSettings, options)

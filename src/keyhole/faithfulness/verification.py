@@ -39,14 +39,31 @@ def verify(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Verification:
-    """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each.
+    """Remove every side and every signal of a circuit: is it as predicted, and does the answer need it?
 
-    `edges` may be the numbers of some edges: these signals alone. Of MLPs, all causes of each: "exact" sees what is
-    left of its write, "chain" and "global" what becomes of its readers. See `Row`. Of the result, `arithmetic` says
-    whether measured values equal the predicted ones, `causes` what the answer loses without each.
+    Of MLPs, all causes of each are removed: "exact" measures what is left of its write, "chain" and "global" what
+    becomes of its readers. See `Row`. In the result, `arithmetic` says whether measured values equal predicted ones,
+    `causes` what the answer loses without each part.
 
-    What has the largest influence is removed first; Ctrl-C ends the work, and the result has what was finished
+    The part with the largest influence is removed first. Ctrl-C ends the work, and the result has what was finished
     (`stopped`). The expected time is logged, after the first batch.
+
+    Args:
+        circuit: The circuit.
+        model: The model that made the circuit, if it was read from a file.
+        mode: Where a signal is removed: "exact", from the firing's scores alone; "local", from the head's query or
+            keys; "global", from the residual stream, so that everything downstream changes; "chain", of MLPs alone.
+        draws: How many random controls each removal has.
+        edges: Whether every signal is removed by itself, too; or the indices of the edges that are.
+        seed: Seed of the controls.
+        progress: Called with the number of removals done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> result = verify(circuit, draws=0, edges=False)
+    >>> result.arithmetic.agree == result.arithmetic.of
+    True
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
@@ -65,7 +82,7 @@ def verify(
         elif not some:
             removals += mlp_removals(circuit, run, metric, mode=mode, draws=draws)
         rows, stopped = rows_of(run, removals, metric.at, progress)
-    return Verification(mode, draws, tuple(rows), note, stopped)
+    return Verification(mode, draws, tuple(rows), note, stopped, circuit)
 
 
 def _firing_removals(

@@ -235,6 +235,13 @@ def sweep(
         settings: How answers are written: a `GenerateSettings`.
         progress: Called with the number of factors done and their total.
         **options: Choices by name, as `Model.generate` takes them.
+
+    >>> import keyhole
+    >>> from keyhole.edits import ChannelEdit
+    >>> edit = ChannelEdit(head=(3, 6), channels=(0,))
+    >>> rows = sweep(keyhole.load(), "When Mary and John", [edit], factors=(1.0, 0.0), max_new_tokens=2)
+    >>> [row.factor for row in rows]
+    [1.0, 0.0]
     """
     how = chosen(settings, GenerateSettings, options)
     original = generate(model, prompt, settings=how)

@@ -1,4 +1,4 @@
-"""What did the model answer, and why did it write this token? A record whose tokens can each be asked."""
+"""What did the model answer, and why did it write this token? A record each of whose tokens can be traced."""
 
 import operator
 from dataclasses import asdict, dataclass, field
@@ -63,7 +63,16 @@ class Generated:
         return len(self.run) - len(self.tokens)
 
     def index(self, at: SupportsIndex | str) -> int:
-        """Which token of the answer is meant: an index (negative counts from the end), or the text of exactly one."""
+        """Which token of the answer is meant: an index (negative counts from the end), or the text of exactly one.
+
+        Args:
+            at: The index or the text.
+
+        >>> import keyhole
+        >>> answer = keyhole.load().generate("When Mary and John", max_new_tokens=2)
+        >>> answer.index(-1)
+        1
+        """
         n, texts = len(self.tokens), [token.text.strip() for token in self.tokens]
         if not isinstance(at, str):
             i = operator.index(at)
@@ -74,11 +83,22 @@ class Generated:
         if len(same) == 1:
             return same[0]
         listing = " ".join(f"{i}:{text}" for i, text in enumerate(texts))
-        problem = f"is ambiguous: tokens {same} read so. Give a number." if same else "is no token of the answer:"
+        problem = (
+            f"is ambiguous: tokens {same} have this text. Give an index." if same else "is no token of the answer:"
+        )
         raise KeyholeError(f"at {quoted(at)} {problem} {listing}")
 
     def before(self, at: SupportsIndex | str) -> Run:
-        """The run of everything before a token of the answer, whose last token predicts it; with the same edits."""
+        """The run of everything before a token of the answer, with the same edits. Its last token predicts that token.
+
+        Args:
+            at: Which token: its index in the answer, or the text of exactly one.
+
+        >>> import keyhole
+        >>> answer = keyhole.load().generate("When Mary and John", max_new_tokens=2)
+        >>> answer.before(1).tokens[-1] == answer.tokens[0].text
+        True
+        """
         with edited(self.run.model, self.run.edits):
             return self.run.model.run(self.run.token_ids[: self.start + self.index(at)])
 
@@ -102,6 +122,12 @@ class Generated:
 
         Returns:
             The `Circuit` of the prompt cut before this token, with the token as its target.
+
+        >>> import keyhole
+        >>> prompt = "When Mary and John went to the store, John gave a drink to"
+        >>> answer = keyhole.load().generate(prompt, max_new_tokens=1)
+        >>> answer.trace(at=0, through="heads").parameters.target_text
+        ('Mary',)
         """
         target = self.tokens[self.index(at)].id
         return self.before(at).trace(target, against=against, settings=settings, progress=progress, **options)
@@ -127,6 +153,12 @@ class Generated:
             tau: As `Run.explain` takes it.
             keys: What a removal on the src side touches: "all" keys, or the "source" alone.
             why_not: Explain what kept the head from attending to `src`.
+
+        >>> import keyhole
+        >>> prompt = "When Mary and John went to the store, John gave a drink to"
+        >>> answer = keyhole.load().generate(prompt, max_new_tokens=1)
+        >>> answer.explain(at=0, head=(1, 6)).src
+        2
         """
         return self.before(at).explain(head, dest, src, tau=tau, keys=keys, why_not=why_not)
 
@@ -139,16 +171,34 @@ class Generated:
         counterfactual: "Prompt | None" = None,
         progress: "Progress | None" = None,
     ) -> "Story":
-        """Which words decided this token of the answer, and by which paths? See `Circuit.story`."""
+        """Which words decided this token of the answer, and by which paths? See `Circuit.story`.
+
+        Args:
+            at: Which token: its index in the answer, or the text of exactly one.
+            against: Another token in its place, given as `Run.trace` takes it.
+            like: Prompts of the same template, as `Circuit.effects` takes them.
+            counterfactual: One prompt of equal length instead.
+            progress: Called with how much is done, of a thousand.
+        """
         circuit = self.trace(at, against=against)
         return circuit.story(like=like, counterfactual=counterfactual, progress=progress)
 
     def to_dataframe(self) -> Table:
-        """A row per token of the answer: a pandas DataFrame, or records without pandas."""
+        """A row per token of the answer: a pandas DataFrame, or records without pandas.
+
+        >>> import keyhole
+        >>> len(keyhole.load().generate("When Mary and John", max_new_tokens=2).to_dataframe())
+        2
+        """
         return as_dataframe([{"index": i, **asdict(token)} for i, token in enumerate(self.tokens)])
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data.
+
+        >>> import keyhole
+        >>> keyhole.load().generate("When Mary and John", max_new_tokens=2).record()["text"]
+        ' went to'
+        """
         return {
             "model": self.run.model.name,
             "prompt": self.prompt,

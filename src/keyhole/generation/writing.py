@@ -54,6 +54,15 @@ def generate(
 ) -> Generated:
     """What would the model write after this prompt, with or without edits? See `Model.generate` for the options.
 
+    Args:
+        model: The model.
+        prompt: Text, token ids or a chat, as `Model.run` takes it.
+        settings: How it is written: a `GenerateSettings`.
+        edits: What is edited meanwhile.
+        bos: Put a beginning-of-sequence token first? As `Model.run` takes it.
+        show: Called with each token as it is written.
+        **options: The fields of `settings` by name.
+
     >>> import keyhole
     >>> answer = generate(keyhole.load(), "When Mary and John", max_new_tokens=2)
     >>> answer.text, answer.stopped

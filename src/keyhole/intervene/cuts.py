@@ -28,7 +28,20 @@ if TYPE_CHECKING:
 
 
 def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
-    """Everything that the search removed on one side of a firing; of an SVT circuit, all signals of the side."""
+    """Everything that the search removed on one side of a firing; of an SVT circuit, all signals of the side.
+
+    Args:
+        circuit: The circuit.
+        traced: One of `circuit.firings`.
+        side: "dest" or "src".
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> traced = next(traced for traced in circuit.firings if traced.src)
+    >>> side_cut(circuit, traced, "src").side
+    'src'
+    """
     signals = side_signals(circuit, traced, side)
     if not signals:
         raise KeyholeError(f"nothing was removed on the {side} side of this firing: there is nothing to cut.")
@@ -57,18 +70,54 @@ def distinct_edges(circuit: Circuit, edges: Iterable[Edge]) -> list[Edge]:
 
 
 def edge_cut(circuit: Circuit, edge: Edge) -> Cut:
-    """One signal."""
+    """One signal, as something to remove.
+
+    Args:
+        circuit: The circuit.
+        edge: One of its edges into a firing.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> edge = next(edge for edge in circuit.edges if edge.side in ("dest", "src"))
+    >>> edge_cut(circuit, edge).side
+    'dest'
+    """
     return _cut(circuit, edge.receiver, [circuit.signal(edge)])
 
 
 def parallel(circuit: Circuit, *nodes: int) -> list[Cut]:
-    """All signals out of one or more nodes at once: the edges that leave them side by side, none twice."""
+    """All signals out of one or more nodes at once: the edges that leave them side by side, none twice.
+
+    Args:
+        circuit: The circuit.
+        *nodes: Indices of nodes.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> sender = next(edge.sender for edge in circuit.edges if edge.side in ("dest", "src"))
+    >>> len(parallel(circuit, sender)) >= 1
+    True
+    """
     edges = [edge for edge in circuit.edges if edge.sender in nodes and edge.side in ("dest", "src")]
     return [edge_cut(circuit, edge) for edge in distinct_edges(circuit, edges)]
 
 
 def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
-    """The signals along a path of nodes, one after the other."""
+    """The signals along a path of nodes, one after the other.
+
+    Args:
+        circuit: The circuit.
+        path: Indices of nodes, from a writer to what reads it last.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> edge = next(edge for edge in circuit.edges if edge.side in ("dest", "src"))
+    >>> len(serial(circuit, [edge.sender, edge.receiver]))
+    1
+    """
     cuts = []
     for source, target in pairwise(path):
         edges = [e for e in circuit.edges if (e.sender, e.receiver) == (source, target) and e.side in ("dest", "src")]
@@ -199,6 +248,14 @@ class CausesRemoved:
     metric_after: float
     control_metrics: tuple[float, ...]
     agrees: bool  # is what is left what was predicted?
+
+    def __str__(self) -> str:
+        controls = ", ".join(f"{left:+.2f}" for left in self.control_left) or "none"
+        answers = ", ".join(f"{after - self.metric_before:+.2f}" for after in self.control_metrics) or "none"
+        return (
+            f"taken away in the model's own pass: {self.left:+.2f} is left (other writers as large: {controls}); "
+            f"the answer changes by {self.metric_after - self.metric_before:+.2f} ({answers})"
+        )
 
 
 def left_agrees(left: float, predicted: float, dtype: torch.dtype) -> bool:

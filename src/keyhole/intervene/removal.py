@@ -58,7 +58,19 @@ class Cut:
         return self.signals[0].basis
 
     def tokens(self, run: "Run") -> list[int]:
-        """The tokens at which the head's input changes."""
+        """The tokens at which the head's input changes.
+
+        Args:
+            run: The run of the prompt.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John", through="heads")
+        >>> from keyhole.intervene import side_cut
+        >>> cut = side_cut(circuit, next(traced for traced in circuit.firings if traced.dest), "dest")
+        >>> cut.tokens(run) == [cut.dest]
+        True
+        """
         if self.side == "dest":
             return [self.dest]
         return [self.src] if self.keys == "source" else list(range(self.dest + 1))
@@ -208,18 +220,38 @@ class Metric:
         """Mean logit of the targets minus that of the others; without others, the targets' log-probability.
 
         Of a continuation, the sum of its tokens' log-probabilities.
+
+        Args:
+            logits: The logits at `metric.at`: of one token, or of a continuation one row per token.
+
+        >>> Metric(0, (1,), (2,)).of(torch.tensor([0.0, 3.0, 1.0]))
+        2.0
         """
         return float(self.value(logits)) if self.targets else float("nan")
 
     def rank(self, logits: Float[Tensor, "*token vocab"]) -> int:
-        """Which place the likeliest target has among all tokens, from 1; of a continuation, its worst token."""
+        """Which place the likeliest target has among all tokens, from 1; of a continuation, its worst token.
+
+        Args:
+            logits: The logits at `metric.at`: of one token, or of a continuation one row per token.
+
+        >>> Metric(0, (2,)).rank(torch.tensor([0.0, 3.0, 1.0]))
+        2
+        """
         if self.continuation:
             targets = logits.gather(-1, torch.tensor(self.targets, device=logits.device)[:, None])
             return 1 + int((logits > targets).sum(-1).max())
         return 1 + int((logits > logits[list(self.targets)].max()).sum())
 
     def value(self, logits: Float[Tensor, "*token vocab"]) -> Float[Tensor, ""]:
-        """The same, to take gradients of; there must be targets."""
+        """The same, to take gradients of; there must be targets.
+
+        Args:
+            logits: The logits at `metric.at`: of one token, or of a continuation one row per token.
+
+        >>> Metric(0, (1,), (2,)).value(torch.tensor([0.0, 3.0, 1.0])).item()
+        2.0
+        """
         logits = logits.double()
         if self.continuation:
             tokens = torch.tensor(self.targets, device=logits.device)
@@ -289,7 +321,21 @@ def intervene(
 
 
 def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
-    """A control: the same writers, with as many channels drawn from those that the cut leaves alone."""
+    """A control: the same writers, with as many channels drawn from those that the cut leaves alone.
+
+    Args:
+        run: The run of the prompt.
+        cut: What the control is for.
+        generator: The source of random numbers.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> circuit = run.trace("Mary", against="John", through="heads")
+    >>> from keyhole.intervene import side_cut
+    >>> cut = side_cut(circuit, next(traced for traced in circuit.firings if traced.src), "src")
+    >>> random_cut(run, cut, torch.Generator().manual_seed(0)).side
+    'src'
+    """
     n = int(omega(run.model, cut.layer, cut.basis).rank[cut.head])
     signals = []
     for signal in cut.signals:

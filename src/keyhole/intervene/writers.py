@@ -69,13 +69,31 @@ def answers_without(
 
 
 def all_but(run: "Run", members: Collection[Writer]) -> list[Writer]:
-    """All places but these: without them, only these write, and embeddings and biases as ever."""
+    """All places but these: without them, only these write, and embeddings and biases as ever.
+
+    Args:
+        run: The run of the prompt.
+        members: The writers that go on writing.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> len(places(run)) - len(all_but(run, list(places(run))[:3]))
+    3
+    """
     chosen = frozenset(members)
     return [writer for writer in places(run) if writer not in chosen]
 
 
 def places(run: "Run") -> list[Writer]:
-    """Every writer that does something with the prompt: MLPs, mixers, and heads by the two tokens they join."""
+    """Every writer that does something with the prompt: MLPs, mixers, and heads by the two tokens they join.
+
+    Args:
+        run: The run of the prompt.
+
+    >>> import keyhole
+    >>> sorted({place.kind for place in places(keyhole.load().run("Mary met John"))})
+    ['head', 'mlp']
+    """
     writers = []
     for layer, record in enumerate(run.layers):
         if record.attention is not None:
@@ -135,7 +153,11 @@ class Estimates:
     local: Float[Tensor, "slot pos"]
 
     def of(self, writer: Writer) -> float:
-        """One writer's loss."""
+        """One writer's loss.
+
+        Args:
+            writer: The writer.
+        """
         if writer.kind == "head":
             index = self.attention_layers.index(writer.layer)
             return float(self.heads[index, writer.head, writer.dest, writer.src])
@@ -218,6 +240,14 @@ def mean_writes(runs: Sequence["Run"]) -> dict[Writer, Float[Tensor, "d_model"]]
     """The mean write of every place over runs of one model that have as many tokens.
 
     A vector for each head and pair of tokens: for prompts of tens of tokens, not of hundreds.
+
+    Args:
+        runs: Runs of one model, of equal length.
+
+    >>> import keyhole
+    >>> runs = keyhole.load().run_many(["Mary met John", "Anna met Paul"])
+    >>> len(mean_writes(runs)) == len(places(runs[0]))
+    True
     """
     if not runs:
         raise KeyholeError("there are no runs to take a mean of.")

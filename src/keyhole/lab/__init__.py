@@ -10,6 +10,7 @@ sparse_study(model, prompts)                   how many channels heads need, aga
 emergence(checkpoints, places, prompts)        the same over a training
 """
 
+from keyhole._exports import keep_names
 from keyhole.lab.basis import BasisStudy, basis_study
 from keyhole.lab.emergence import Emergence, Place, emergence
 from keyhole.lab.head_summary import pooled, summaries
@@ -59,3 +60,5 @@ __all__ = [
     "train_payload",
     "train_svf",
 ]
+
+keep_names(__name__)

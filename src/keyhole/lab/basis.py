@@ -44,6 +44,7 @@ from keyhole.intervene.removal import Metric
 from keyhole.lab.channel_parts import OTHERS, BasisName, EdgeParts, channel_masks, require_plain, top_edges
 from keyhole.lab.head_summary import spread
 from keyhole.progress import Progress, duration, part_of, silent
+from keyhole.report import Report, Reported, Section, Table
 from keyhole.stats import Interval, as_text
 from keyhole.tasks.answers import answer_ids, answered
 from keyhole.tasks.catalogue import examples
@@ -75,7 +76,7 @@ class PromptCounts:
 
 
 @dataclass(frozen=True, eq=False)
-class BasisStudy:
+class BasisStudy(Reported):
     """How many channels an edge needs in each basis, over prompts."""
 
     __repr__ = brief
@@ -92,20 +93,21 @@ class BasisStudy:
     seconds: float
 
     def channels(self, basis: BasisName) -> Interval:
-        """Channels an edge, mean over prompts and draws, with a bootstrap interval over prompts."""
+        """Channels an edge, mean over prompts and draws, with a bootstrap interval over prompts.
+
+        Args:
+            basis: One of the study's bases.
+        """
         return _over_prompts([float(np.mean(prompt.needed[basis])) for prompt in self.prompts])
 
     def ratio(self, basis: BasisName) -> Interval:
-        """How many times as many channels as the singular basis: a geometric mean, bootstrapped over prompts."""
+        """How many times as many channels as the singular basis: a geometric mean, bootstrapped over prompts.
+
+        Args:
+            basis: One of the study's bases.
+        """
         mean, low, high = _over_prompts([prompt.ratio(basis) for prompt in self.prompts])
         return Interval(math.exp(mean), math.exp(low), math.exp(high))
-
-    @property
-    def cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Columns and rows of a table."""
-        rows: list[tuple[str, ...]] = [("singular", as_text(self.channels("singular"), 1), "1")]
-        rows += [(name, as_text(self.channels(name), 1), as_text(self.ratio(name), 2)) for name in OTHERS]
-        return ("basis", f">channels of {self.d_head}", ">times the singular basis"), rows
 
     @property
     def verdict(self) -> str:
@@ -135,14 +137,22 @@ class BasisStudy:
         ]
         note = f" Left out: {' and '.join(left_out)}." if left_out else ""
         return (
-            f"{self.model}, {self.task}: {len(self.prompts)} prompts, the {self.edges} edges into queries and keys "
+            f"{len(self.prompts)} prompts, the {self.edges} edges into queries and keys "
             f"with the largest shares in each. Channels of every edge, largest score first, until f stays within "
             f"1 +- {CLOSE}. {self.draws} draws of random bases; 95 % bootstrap intervals over prompts.{note}"
         )
 
-    def __str__(self) -> str:
-        _, rows = self.cells
-        return "\n".join([self.summary, *(f"{a:<11} {b:<18} {c}" for a, b, c in rows), self.verdict])
+    def report(self) -> Report:
+        """Channels in each basis, and whether the singular one needs fewer."""
+        columns = ("basis", f">channels of {self.d_head}", ">times the singular basis")
+        rows = [("singular", as_text(self.channels("singular"), 1), "1")]
+        rows += [(name, as_text(self.channels(name), 1), as_text(self.ratio(name), 2)) for name in OTHERS]
+        return Report(
+            f"Bases: {self.task} on {model_label(self.model)}",
+            self.summary,
+            [Section("Channels of an edge", [Table(columns, rows), self.verdict])],
+            Table(columns, rows),
+        )
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

@@ -125,10 +125,11 @@ class Known:
         return Known.of(self.model, prompt)
 
 
-def build(prompt: str = PROMPT, *, seed: int | None = None, backup: bool = False) -> Known:
+def build(prompt: str = PROMPT, *, seed: int | None = None, backup: bool = False, loud: bool = False) -> Known:
     """The machine of `machine.py`, with a seed in directions turned at random, and a prompt of its words (`words.py`).
 
     `backup`: with a head (3.0) that stands in for another (2.0) when that is gone, and does nothing before.
+    `loud`: with a head (2.2) that writes what nobody reads, so much that the norms, and so the answer, count on it.
 
     >>> known = build()
     >>> known.answer, known.against
@@ -136,7 +137,7 @@ def build(prompt: str = PROMPT, *, seed: int | None = None, backup: bool = False
     >>> known.ask("Berlin : new sun . new").answer
     'Sonne'
     """
-    return Known.of(load((transformer(Stream.make(seed), backup=backup), tokenizer())), prompt)
+    return Known.of(load((transformer(Stream.make(seed), backup=backup, loud=loud), tokenizer())), prompt)
 
 
 # Does a method rank the true edges of the machine above all others? The area under the ROC curve, as in InterpBench.

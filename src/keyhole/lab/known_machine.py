@@ -1,6 +1,6 @@
-"""A machine with a known circuit: its words, and its weights, written down.
+"""A machine with a known circuit: its words, and its weights, which are set by hand.
 
-Which words does the machine know, and where in a prompt does each part of its work happen?
+Which words does the machine know, and at which token does each part of its work happen?
 
 French : big cat , red dog . big        ->  chat
 |            |   |           |
@@ -36,7 +36,7 @@ LONGEST = 24  # tokens of a prompt
 
 @dataclass(frozen=True)
 class Places:
-    """The tokens of a prompt at which something is done, and what is the answer there."""
+    """The positions in a prompt at which the machine works, and its answer."""
 
     topic: int  # the word that names a language
     before: int  # where the last word stood before
@@ -47,7 +47,7 @@ class Places:
 
 
 def tokenizer() -> Any:
-    """Words between spaces, behind a <bos>."""
+    """Words between spaces, after a <bos>."""
     words = Tokenizer(models.WordLevel(dict(ID), unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ID[BOS])])
@@ -58,7 +58,7 @@ def tokenizer() -> Any:
 
 
 def places(prompt: str) -> Places:
-    """Where is what in a prompt? Refuses one that the machine was not made for.
+    """The positions of a prompt's parts. A prompt that the machine was not built for is refused.
 
     >>> places("French : big cat , red dog . big")
     Places(topic=1, before=3, next=4, end=9, answer='chat', against='Katze')
@@ -87,10 +87,10 @@ def _only(positions: Sequence[int], instead: str) -> int:
     return positions[0]
 
 
-# A transformer whose weights are written down: every head and MLP is one short function that says what it does.
+# A transformer whose weights are set by hand: every head and MLP is one short function that says what it does.
 #
 # The residual stream is a sum of named directions (`Stream`), all at right angles, and each component of the circuit
-# writes into its own. So who reads from whom is known, and with it the circuit behind every answer (`truth.py`).
+# writes into its own. So who reads from whom is known, and with it the circuit behind every answer (`known.py`).
 #
 #     layer 0   names      MLP      a word that names a language raises its flag
 #     layer 1   previous   head 0   every token notes the word before it
@@ -105,12 +105,16 @@ def _only(positions: Sequence[int], instead: str) -> int:
 #
 #     layer 3   substitute head 0   as `induction`, but does not look at a word that is moved already
 #               translate  MLP      as above, and not in layer 2; no louder if both heads move a word
+#
+# In another one `rival` is loud: what it writes nobody reads, but the norms count on its length. Without it all else
+# is read twice as strongly, and the answer is lost to the size of a write, not to what it says.
 
 HEADS = 3  # of each layer
 SHARP = 15.0  # the score of what a head looks for; everything else has none
 BALLAST = 128.0  # how far the constant direction reaches, beside writes of 1 to 3
 LOGIT = 15.0  # of an answer; a word's own is 1, wherever it stands
 MOST = 2.005  # of a noun and a language together; in a prompt they are a little less than 2
+LOUD = math.sqrt(3) * BALLAST  # of what a loud `rival` writes: together they are twice as long as the ballast
 ASLEEP = 1.5  # how much less `substitute` looks at a word that is moved already
 _LANGUAGES = 2
 _SIZES = {
@@ -251,8 +255,8 @@ def chatter(s: Stream) -> Mlp:
 # All of it as a GPT-2.
 
 
-def transformer(s: Stream, *, backup: bool = False) -> GPT2LMHeadModel:
-    """The machine as a Hugging Face model; its variant with a head that stands in for `induction`."""
+def transformer(s: Stream, *, backup: bool = False, loud: bool = False) -> GPT2LMHeadModel:
+    """The machine as a Hugging Face model; its variants with a head that stands in for `induction`, or a loud rival."""
     layers: list[tuple[list[HeadRecipe], Mlp]] = [
         ([twins(s)], names(s)),
         ([previous(s), skips(s)], chatter(s)),
@@ -262,6 +266,10 @@ def transformer(s: Stream, *, backup: bool = False) -> GPT2LMHeadModel:
         heads, _ = layers.pop()
         nothing = Mlp(s.noise[:1], -0.5, 0.0 * s.noise[:1])
         layers += [(heads, nothing), ([substitute(s)], translate_once(s))]
+    elif loud:
+        quiet = rival(s)
+        shout = HeadRecipe(quiet.looks, quiet.at, quiet.moves, LOUD * quiet.to)
+        layers[-1] = ([induction(s), listens(s), shout], translate_once(s))
     hf = _empty(s.word.shape[1], len(layers), max(len(mlp.reads) for _, mlp in layers))
     with torch.no_grad():
         hf.transformer.wte.weight += s.word + BALLAST * s.ballast
@@ -272,6 +280,9 @@ def transformer(s: Stream, *, backup: bool = False) -> GPT2LMHeadModel:
             for index, head in enumerate(heads):
                 _set_head(block.attn, index, head)
             _set_mlp(block.mlp, mlp)
+        if loud:
+            for norm in (hf.transformer.h[-1].ln_2, hf.transformer.ln_f):
+                norm.weight *= math.hypot(BALLAST, LOUD) / BALLAST
     return hf
 
 

@@ -1,7 +1,7 @@
 """How does a small language model come to do its tasks? One trained here, on task text, with snapshots on the way.
 
-A GPT-2 with the organism's words learns indirect objects, induction and plain sentences, one document a row behind
-its <bos>. Everything is drawn from the seed: on a CPU, the same seed gives the same snapshots bit for bit.
+A GPT-2 with the organism's vocabulary learns indirect objects, induction and plain sentences, one document per row
+after its <bos>. Everything is drawn from the seed: on a CPU, the same seed gives the same snapshots bit for bit.
 """
 
 import random
@@ -24,15 +24,15 @@ from keyhole.models.organism import folder
 from keyhole.tasks.example import Example, pieces
 from keyhole.tasks.words import THINGS
 
-_UNSEEN = -100  # what cross_entropy leaves out
+_UNSEEN = -100  # the label that cross_entropy ignores
 
 
 @dataclass(frozen=True)
 class LanguageSettings(Training):
     """Everything that decides the numbers of the trained model."""
 
-    documents: int = 40_000  # in the corpus; training goes round it
-    share_ioi: float = 0.8  # of the documents; what is neither ioi nor induction is plain sentences
+    documents: int = 40_000  # in the corpus; training repeats it
+    share_ioi: float = 0.8  # of the documents; those of neither task are plain sentences
     share_induction: float = 0.0  # takes far more steps to learn than ioi
     length: tuple[int, int] = (8, 16)  # words of an induction document before they repeat
 
@@ -92,9 +92,10 @@ def train_language(
     examples: int = 200,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trained:
-    """Trains one model and keeps its weights after the steps `at` (twelve log-spaced ones unless told otherwise).
+    """Train one model and keep its weights after the steps `at` (default: twelve, log-spaced).
 
-    `examples` held-out prompts per task measure every snapshot. `progress(step, steps)` is called after each step.
+    Accuracy of snapshots is measured on `examples` held-out prompts per task. `progress(step, steps)` is called after
+    each step.
     """
     settings = settings or LanguageSettings()
     stops = set(snapshot_steps(settings.steps) if at is None else at) | {settings.steps}
@@ -160,7 +161,7 @@ def new_language_model(settings: LanguageSettings) -> Any:
 
 
 def corpus(settings: LanguageSettings) -> Int[Tensor, "document pos"]:
-    """The training documents as token ids, each behind <bos> and padded behind its end, in random order."""
+    """The training documents as token ids, each after <bos> and padded at its end, in random order."""
     seed = settings.seed * 1_000_003
     n_ioi, n_induction = (int(share * settings.documents) for share in (settings.share_ioi, settings.share_induction))
     examples = tasks.ioi(n_ioi, seed) + repeats(n_induction, seed, length=settings.length)
@@ -216,7 +217,7 @@ def _batches(rows: Int[Tensor, "document pos"], settings: LanguageSettings) -> I
 
 
 def _step(hf: Any, optimizer: torch.optim.Optimizer, rows: Int[Tensor, "batch pos"]) -> float:
-    # Padding stands behind the text, where causal attention never looks, so it needs no mask but in the loss.
+    # Padding comes after the text, where causal attention never looks: only the loss has to ignore it.
     logits: Float[Tensor, "batch pos vocab"] = hf(input_ids=rows, use_cache=False).logits
     targets = rows[:, 1:].masked_fill(rows[:, 1:] == PAD, _UNSEEN)
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=_UNSEEN)

@@ -21,7 +21,7 @@ from keyhole.strict import is_number, is_whole, require
 
 Latents = Literal["discrete", "gaussian", "sphere"]
 _PURPOSES = ("maps", "init", "data", "validation", "sample", "contrast", "targets", "bases")
-_APART = 1 << 31  # further than any seed, where several streams of one purpose meet no other (generators keep 32 bits)
+_APART = 1 << 31  # beyond all other seeds: a purpose with several streams cannot meet another (seeds have 32 bits)
 _COUNTS = ("r1", "r2", "d_head", "d", "context", "payloads", "batch", "max_steps", "patience")
 _SIZES = ("noise", "lr", "weight_decay", "min_gain")
 
@@ -68,19 +68,48 @@ class PayloadSettings:
 
     @classmethod
     def fast(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
-        """The cheapest training that reaches the ceiling: lr 1e-3, 4,000 steps."""
+        """The cheapest training that reaches the ceiling: lr 1e-3, 4,000 steps.
+
+        Args:
+            r1: Entries of the latent z1.
+            r2: Entries of the latent z2.
+            d_head: Dimensions of the head.
+            **changes: Other fields by name.
+
+        >>> PayloadSettings.fast(3, 4, 8, max_steps=100).max_steps
+        100
+        """
         return cls(r1, r2, d_head, **changes)
 
     @classmethod
     def paper(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
-        """The published training, lr 1e-4 with early stopping, on the data of the authors' code; see `printed`."""
+        """The published training, lr 1e-4 with early stopping, on the data of the authors' code; see `printed`.
+
+        Args:
+            r1: Entries of the latent z1.
+            r2: Entries of the latent z2.
+            d_head: Dimensions of the head.
+            **changes: Other fields by name.
+
+        >>> PayloadSettings.paper(3, 4, 8).lr
+        0.0001
+        """
         return cls(r1, r2, d_head, **{"lr": 1e-4, "max_steps": 50_000, "check_every": 200, **changes})
 
     @classmethod
     def printed(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
-        """All as the paper's text has it: that training, noise and maps of standard Gaussians, any gain a gain.
+        """All as in the paper's text: the training of `paper`, standard Gaussian noise and maps, and no least gain.
 
-        A largest number of steps is not printed; twice that of the authors' code leaves early stopping the last word.
+        The text gives no largest number of steps. Twice that of the authors' code lets early stopping decide.
+
+        Args:
+            r1: Entries of the latent z1.
+            r2: Entries of the latent z2.
+            d_head: Dimensions of the head.
+            **changes: Other fields by name.
+
+        >>> PayloadSettings.printed(3, 4, 8).noise
+        1.0
         """
         data = {"noise": 1.0, "scaled_maps": False, "min_gain": 0.0, "max_steps": 100_000}
         return cls.paper(r1, r2, d_head, **{**data, **changes})
@@ -181,7 +210,7 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def draw_latents(settings: PayloadSettings, shape: Sequence[int], stream: torch.Generator) -> Float[Tensor, "..."]:
-    """Signs, standard Gaussians, or points of spheres: of one for each latent, where both are asked for."""
+    """Signs, standard Gaussians, or points on spheres: one sphere per latent if the shape has both latents' entries."""
     if settings.latents == "discrete":
         return torch.randint(0, 2, tuple(shape), generator=stream).float().mul_(2).sub_(1)
     z = torch.randn(*shape, generator=stream)

@@ -112,12 +112,25 @@ class SVFSettings:
         """The cheapest training that aligns for one pair and for many: summed errors, lambda 20, 15,000 steps.
 
         Not for p below .1. With 10,000 steps singular values are still up to 8 % below T.
+
+        Args:
+            **changes: Other fields by name.
+
+        >>> SVFSettings.fast(seed=1).seed
+        1
         """
         return cls(**changes)
 
     @classmethod
     def paper(cls, **changes: Any) -> "SVFSettings":
-        """The published training, as far as outcomes tell: mean errors, lambda 4, 30,000 steps."""
+        """The published training, as far as outcomes tell: mean errors, lambda 4, 30,000 steps.
+
+        Args:
+            **changes: Other fields by name.
+
+        >>> SVFSettings.paper(seed=1).seed
+        1
+        """
         return cls(**{"recon_reduction": "mean", "lam": 4.0, "steps": 30_000, **changes})
 
     @property
@@ -163,20 +176,37 @@ class SVF:
         return cast(float, recon + self.settings.lam * attention)
 
     def tokens(self, f: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch D"]:
-        """What features look like to the head: r = W f."""
+        """What features look like to the head: r = W f.
+
+        Args:
+            f: Values of the features; the last dimension has one per feature.
+        """
         return f @ self.W.T.to(f)
 
     def reconstruct(self, f: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
-        """ReLU(W^T W f + b)."""
+        """ReLU(W^T W f + b).
+
+        Args:
+            f: Values of the features; the last dimension has one per feature.
+        """
         return torch.relu(self.tokens(f) @ self.W.to(f) + self.b.to(f))
 
     def logits(self, query: Float[Tensor, "*batch N"], keys: Float[Tensor, "*batch m N"]) -> Float[Tensor, "*batch m"]:
-        """r^T Omega s_j of a query's and its keys' features; without the usual 1/sqrt(H)."""
+        """r^T Omega s_j of a query's and its keys' features; without the usual 1/sqrt(H).
+
+        Args:
+            query: Features of the query.
+            keys: Features of its keys.
+        """
         query_tokens = self.tokens(query) @ self.Omega.to(query)
         return (self.tokens(keys) @ query_tokens[..., None])[..., 0]
 
     def at(self, step: int) -> "SVF":
-        """The model as it was after so many steps, one of the snapshots."""
+        """The model as it was after so many steps, one of the snapshots.
+
+        Args:
+            step: Number of training steps.
+        """
         for taken, w in self.snapshots:
             if taken == step:
                 losses = self.losses if step == self.settings.steps else self.losses[: 1 + step // RECORD]

@@ -80,7 +80,11 @@ class Check:
         return float(torch.tensor([measure.margin for measure in self.measures], dtype=torch.float64).min())
 
     def measure(self, name: str) -> Measure:
-        """One of the measures, by name."""
+        """One of the measures, by name.
+
+        Args:
+            name: Its name.
+        """
         for measure in self.measures:
             if measure.name == name:
                 return measure

@@ -1,6 +1,7 @@
 """Which trainings show how attention becomes sparse? Pythia's checkpoints, or small models trained once and kept."""
 
 import gc
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -14,10 +15,11 @@ from keyhole.lab.checkpoints import PYTHIA_160M, list_revisions, load_revision, 
 from keyhole.lab.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
 from keyhole.lab.roles import IOI_ROLES, RULE, bystanders, find_roles
 from keyhole.lab.stored import alone, weights_path
-from keyhole.lab.training_curves import Over, together
+from keyhole.lab.training_curves import Over, curve, emergence_figure, together
 from keyhole.models.model import Model
 from keyhole.progress import Progress, silent
 from keyhole.qk.channels import Channels, sparsity
+from keyhole.report import Picture, Report, Reported, Section, Table
 from keyhole.tasks.catalogue import prompts_for
 from keyhole.tasks.copying import ioi
 from keyhole.tasks.example import Example
@@ -30,6 +32,7 @@ _SEEDS = 8  # in some no head plays a role clearly
 _PYTHIA_STEPS = (*(1000 * 2**i for i in range(7)), 96_000, 128_000, 143_000)
 _WINDOW = 8  # checkpoints that the paper averages over; of fewer than two windows, none are averaged
 PROMPTS = 32  # of indirect objects, for a model whose heads are chosen by role
+_SHOWN = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
 _FEWEST = 0.3  # attention of a head with a role
 
 
@@ -67,7 +70,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(Reported):
     """Trainings that were measured: heads with a role, others at the same places, and single decompositions."""
 
     heads: Emergence
@@ -86,6 +89,33 @@ class Watched:
     def window(self) -> int:
         """Checkpoints that curves are averaged over: the paper's, where there are enough of them."""
         return _WINDOW if len(self.heads.steps) >= 2 * _WINDOW else 1
+
+    def report(self) -> Report:
+        """The measures at every checkpoint, means over the heads."""
+        curves, steps = self._curves(), self.heads.steps
+        columns = (f">{self.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention")
+        rows = [(step, *(points[i][0] for points in curves.values())) for i, step in enumerate(steps)]
+        note = "- where these heads prefer no token: N_recon counts the channels of a relative attention above 0."
+        missing = any(math.isnan(value) for row in rows for value in row)
+        picture = Picture(
+            lambda: emergence_figure(self.heads, window=self.window, over=self.over, unit=self.unit),
+            "S(v), N_recon and attention of heads over a training",
+        )
+        return Report(
+            "Sparse attention in training",
+            self.about,
+            [Section("Heads with a role", [picture, Table(columns, rows), note if missing else ""])],
+            Table(columns, rows),
+            picture,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The curves, each point as (mean, low, high)."""
+        return {"about": self.about, "unit": self.unit, "steps": list(self.heads.steps), **self._curves()}
+
+    def _curves(self) -> dict[str, list[tuple[float, float, float]]]:
+        curves = {name: curve(self.heads, name, window=self.window, over=self.over) for name in _SHOWN}
+        return {name: [(point.mean, point.low, point.high) for point in points] for name, points in curves.items()}
 
 
 @lru_cache(maxsize=2)

@@ -1,7 +1,8 @@
 """How is a run recorded? One forward pass of the model's own code, with ordinary hooks around it.
 
 The attention function (see `attention.py`) hands over q, k and v; hooks keep references to residual streams and
-block outputs. Nothing is copied unless the model writes into it later. The second half turns these notes into records.
+block outputs. A tensor is copied only if the model writes into it later. The second half turns these notes into
+records.
 """
 
 import inspect
@@ -64,7 +65,7 @@ def capture(
 
     Right padding needs no padding mask: a causal query never sees what comes after it. `prepare` may add hooks of its
     own (interventions do); they are removed with the others. Without `all_logits` the unembedding, a third of a small
-    model's work, is spared where the model's code allows it.
+    model's work, is left out where the model's code allows it.
     """
     if hf.training:
         raise KeyholeError(_TRAINING)
@@ -93,7 +94,7 @@ def _can_spare_logits(hf: Any) -> bool:
 
 @contextmanager
 def alone(hf: Any) -> Iterator[None]:
-    """The model for one thread alone."""
+    """Reserve the model for this thread."""
     if hf.training:
         raise KeyholeError(_TRAINING)
     with _one_at_a_time:
@@ -103,7 +104,7 @@ def alone(hf: Any) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(hf: Any) -> Iterator[None]:
-    """The model for one thread alone and without gradients: for work that runs its own code and no capture."""
+    """Reserve the model for this thread, without gradients, for work that runs the model without `capture`."""
     with alone(hf), torch.no_grad():
         yield
 
@@ -305,7 +306,9 @@ def _read_projections(notes: Notes, attn: nn.Module, rotary: Rotary | None, *, f
     if rotary is not None:
         q, k = rotary.rotate(q), rotary.rotate(k)
     alibi, key_bias = notes.attn_kwargs.get("alibi"), None
-    if alibi is not None and family.alibi_factor is not None:  # [batch * heads, 1, pos], alike for every prompt
+    if (
+        alibi is not None and family.alibi_factor is not None
+    ):  # [batch * heads, 1, pos], equal for every prompt of the batch
         alibi = alibi.to(working_dtype(q.dtype))
         key_bias = alibi.reshape(-1, dims.heads, alibi.shape[-1])[0] * family.alibi_factor(attn)
     assert family.scaling is not None

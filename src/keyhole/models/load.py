@@ -169,6 +169,11 @@ def load(
 
     A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
     environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
+
+    >>> import keyhole
+    >>> model = keyhole.load()
+    >>> model.dims.layers, model.dims.heads
+    (4, 8)
     """
     most = None if memory is None else read_memory(memory)
     if source is not None and not isinstance(source, str | Path | tuple):

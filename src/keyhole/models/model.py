@@ -74,6 +74,11 @@ class Model:
 
         Returns:
             A `Run`: ask it with `run.next()`, `run.firings()`, `run.explain(...)` and `run.trace(...)`.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> len(run), run.next(1)
+        (15, <next tokens: 'Mary' 1>)
         """
         return self.run_many([prompt], bos=bos)[0]
 
@@ -86,6 +91,11 @@ class Model:
             prompts: Texts, token ids or chats, one per prompt.
             bos: As `run` takes it.
             max_batch_tokens: How many tokens, padding included, are run together; memory grows with it.
+
+        >>> import keyhole
+        >>> runs = keyhole.load().run_many(["Mary met John", "When Mary and John went"])
+        >>> [len(run) for run in runs]
+        [4, 6]
         """
         if isinstance(prompts, str):
             raise KeyholeError("run_many takes a list of prompts; for one prompt use run.")
@@ -150,13 +160,29 @@ class Model:
         Returns:
             A `Generated`: its text, its tokens with their probabilities, why it ended, and `generated.run`, the run of
             prompt and answer. Ask any token with `generated.trace(at=0)`, `explain` and `story`.
+
+        >>> import keyhole
+        >>> keyhole.load().generate("When Mary and John", max_new_tokens=2).text
+        ' went to'
         """
         from keyhole.generation.writing import generate
 
         return generate(self, prompt, settings=settings, edits=edits, bos=bos, show=show, **options)
 
     def edited(self, edits: "Sequence[Edit]") -> "AbstractContextManager[None]":
-        """A context in which the model answers with edits, whatever code calls it. See `keyhole.edits.edited`."""
+        """A context in which the model answers with edits, whatever code calls it. See `keyhole.edits.edited`.
+
+        Args:
+            edits: What is edited, as `generate` takes it.
+
+        >>> import keyhole
+        >>> from keyhole.edits import ChannelEdit
+        >>> model = keyhole.load()
+        >>> with model.edited([ChannelEdit(head=(3, 6), channels=(0,))]):
+        ...     edited = model.hf(torch.tensor([[1, 2, 3]])).logits
+        >>> torch.equal(edited, model.hf(torch.tensor([[1, 2, 3]])).logits)
+        False
+        """
         from keyhole.edits.applying import edited
 
         return edited(self, edits)
@@ -166,7 +192,19 @@ class Model:
     ) -> "Found":
         """Which heads tell a contrast's keys apart, and by which feature? Judged by samples that did not make it.
 
-        These are `test`, or one half of the contrast. See `keyhole.features.contrast.found`.
+        See `keyhole.features.contrast.found`.
+
+        Args:
+            contrast: The contrast.
+            test: Samples to judge with. Default: one half of the contrast's own, which do not make the features.
+            settings: How features are found and tested: a `StudySettings`.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import order_contrast
+        >>> model = keyhole.load()
+        >>> found = model.contrast(order_contrast(model, 40, n_boxes=3))
+        >>> len(found.heads)
+        32
         """
         from keyhole.features.contrast.found import find_heads
 
@@ -207,7 +245,15 @@ class Model:
         return [i for i, block in enumerate(self.blocks) if optional(block, self.family.attn) is not None]
 
     def folded(self, layer: int) -> LayerWeights:
-        """One attention layer's folded weights, folded anew when the model's weights have changed."""
+        """One attention layer's folded weights, folded anew when the model's weights have changed.
+
+        Args:
+            layer: Index of a layer with attention.
+
+        >>> import keyhole
+        >>> keyhole.load().folded(3).kv(6)
+        6
+        """
         return self._cached(("weights", layer), lambda: self._attention_modules(layer), lambda: self._fold(layer))
 
     def _fold(self, layer: int) -> LayerWeights:
@@ -217,7 +263,15 @@ class Model:
         return folded
 
     def mlp(self, layer: int) -> MlpWeights | NoMlp:
-        """One layer's MLP, or why it cannot be read: it is then a whole, and ends circuits."""
+        """One layer's MLP, or the reason why it cannot be read: circuits then end there.
+
+        Args:
+            layer: Index of the layer.
+
+        >>> import keyhole
+        >>> type(keyhole.load().mlp(0)).__name__
+        'MlpWeights'
+        """
         block = self.blocks[layer]
         return self._cached(("mlp", layer), lambda: [block], lambda: read_mlp(block, self.family, self.hf.config))
 
@@ -229,7 +283,12 @@ class Model:
         return read_queries_keys(block, attn, self.family, self.dims, dtype)
 
     def head_out(self) -> HeadOut:
-        """The folded map from the last residual stream to logits."""
+        """The folded map from the last residual stream to logits.
+
+        >>> import keyhole
+        >>> type(keyhole.load().head_out()).__name__
+        'HeadOut'
+        """
         modules = (self.hf.get_output_embeddings(), submodule(self.hf, self.family.final_norm))
         return self._cached(("head_out",), lambda: modules, lambda: read_head_out(self.hf, self.family))
 
@@ -273,7 +332,12 @@ class Model:
         return self._stamps[-1] if self._stamps else _state_of([self.hf])
 
     def fingerprint(self) -> str:
-        """SHA-256 of all weights; computed once, and again when they change."""
+        """SHA-256 of all weights; computed once, and again when they change.
+
+        >>> import keyhole
+        >>> len(keyhole.load().fingerprint())
+        64
+        """
         return self._cached(("fingerprint",), lambda: [self.hf], lambda: fingerprint(self.hf))
 
     if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists

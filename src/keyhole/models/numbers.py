@@ -42,14 +42,15 @@ def require_finite_weights(hf: Any, name: str) -> None:
 
 def require_finite_run(residuals: Sequence[Tensor], logits: Tensor) -> None:
     """Refuse one prompt's pass if it overflowed, and say where; `residuals`: streams [pos, d_model] in order."""
-    if is_finite(residuals[-1]) and not math.isnan(float(torch.aminmax(logits).max)):  # -inf logits are allowed: masks
+    largest = float(torch.aminmax(logits).max)  # NaN if any logit is; logits of -inf are allowed: models mask tokens
+    if is_finite(residuals[-1]) and largest < math.inf:
         return
     for layer, resid in enumerate(residuals):
         if not is_finite(resid):
             token = int((~torch.isfinite(resid)).any(-1).int().argmax())
             where = f"the input of layer {layer}" if layer < len(residuals) - 1 else "the last residual stream"
             _refuse(f"{where} at token {token} is", resid.dtype)
-    _refuse("its logits are", logits.dtype)
+    _refuse("its logits are", residuals[-1].dtype)  # some models compute logits in float32 whatever they are loaded in
 
 
 def require_finite_heads(layer: int, *tensors: Tensor) -> None:

@@ -80,26 +80,65 @@ class AttentionRun:
         return self.q.shape[-3] // self.k.shape[-3]
 
     def kv(self, head: Heads) -> Heads:
-        """The KV head that a query head reads."""
+        """The KV head that a query head reads.
+
+        Args:
+            head: Index of the query head.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).kv(6)
+        6
+        """
         return head // self.group
 
     def visible(
         self, dests: Sequence[int] | None = None, keys: Int[Tensor, "key"] | None = None
     ) -> Bool[Tensor, "dest key"]:
-        """Which keys do these destinations see? All of either, unless some are given."""
+        """A mask: which keys do these destinations see?
+
+        Args:
+            dests: Positions of the attending tokens. Default: all.
+            keys: Positions of the keys. Default: all.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).visible(range(2)).int().tolist()[1][:3]
+        [1, 1, 0]
+        """
         at = torch.arange(len(self.first)) if dests is None else torch.tensor(list(dests), dtype=torch.long)
         at = at.to(self.first.device)
         return visible_mask(self.first[at], at, len(self.first) if keys is None else keys)
 
     def scores(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "*runs heads dest pos"]:
-        """Scaled, uncapped scores of chosen heads and destinations against every key, visible or not."""
+        """Scaled, uncapped scores of chosen heads and destinations against every key, visible or not.
+
+        Args:
+            heads: Indices of heads in the layer.
+            dests: Positions of the attending tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).scores([6], [14]).shape
+        torch.Size([1, 1, 15])
+        """
         dtype = working_dtype(self.q.dtype)
         q = self.q[..., list(heads), :, :][..., list(dests), :].to(dtype)
         k = self.k[..., [self.kv(h) for h in heads], :, :].to(dtype)
         return q @ k.mT * self.rule.scaling
 
     def weights(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "*runs heads dest pos"]:
-        """Attention weights, recomputed from q and k."""
+        """Attention weights, recomputed from q and k.
+
+        Args:
+            heads: Indices of heads in the layer.
+            dests: Positions of the attending tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> round(float(run.attention_run(1).weights([6], [14])[0, 0, 2]), 3)
+        0.431
+        """
         return self.rule.heads(list(heads)).weights(self.scores(heads, dests), self.visible(dests))
 
 
@@ -143,7 +182,16 @@ class Run:
         return run_html(self)
 
     def attention_run(self, layer: int) -> AttentionRun:
-        """The attention record of a layer, or an error that says why there is none."""
+        """The attention record of a layer, or an error that says why there is none.
+
+        Args:
+            layer: Index of a layer with attention.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.attention_run(3).weights([6], [len(run) - 1]).shape
+        torch.Size([1, 1, 15])
+        """
         if not 0 <= layer < len(self.layers):
             raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(self.layers) - 1}.")
         attention = self.layers[layer].attention
@@ -159,7 +207,18 @@ class Run:
             raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
 
     def pattern(self, layer: int) -> Float[Tensor, "heads pos pos"]:
-        """All attention weights of a layer (quadratic in prompt length; rows: `run.attention_run(l).weights`)."""
+        """All attention weights of a layer, a matrix per head.
+
+        Of long prompts, take single rows: `run.attention_run(layer).weights(heads, dests)`.
+
+        Args:
+            layer: Index of a layer with attention.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.pattern(3).shape
+        torch.Size([8, 15, 15])
+        """
         record = self.attention_run(layer)
         with exact_matmul():
             return record.weights(record.heads, range(len(self)))
@@ -170,13 +229,28 @@ class Run:
         Args:
             k: How many tokens.
             end: After which token of the prompt: a position, or the text of one token. Default: the last.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> print(run.next(1))
+        'Mary' 1
         """
         from keyhole.tracing.answers import next_tokens
 
         return next_tokens(self, k, end=end)
 
     def position(self, where: SupportsIndex | str, name: str = "position") -> int:
-        """A token position: an integer (negative counts from the end) or the text of exactly one token."""
+        """A token position: an integer (negative counts from the end) or the text of exactly one token.
+
+        Args:
+            where: The position or the text.
+            name: What the parameter is called in the message of a refusal.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.position("Mary"), run.position(-1)
+        (2, 14)
+        """
         if not isinstance(where, str):
             where = operator.index(where)
             if not -len(self) <= where < len(self):
@@ -198,7 +272,19 @@ class Run:
         *,
         basis: "Basis" = "linear",
     ) -> "Channels":
-        """How does this score split over the head's singular channels? See `keyhole.qk.channels`."""
+        """How does this score split over the head's singular channels? See `keyhole.qk.channels`.
+
+        Args:
+            head: Layer and head, such as (3, 6).
+            dest: The attending token: a position or the text of one token. Default: the last.
+            src: The attended token, given likewise. Default: the one that `dest` attends to most.
+            basis: "linear": channels of W_Q W_K^T. "homogeneous": biases are part of them.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.channels((1, 6), src="Mary").n_recon()
+        5
+        """
         from keyhole.qk.channels import channels
 
         return channels(self, head, dest, src, basis=basis)
@@ -228,6 +314,12 @@ class Run:
         Returns:
             A `Firing`: per side, the fewest signals whose removal takes the weight below tau (with `why_not`: lifts it
             to tau), each with its writer, its channels and what it is worth. `print` shows it.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> firing = run.explain((1, 6), src="Mary")
+        >>> firing.attention > firing.tau
+        True
         """
         from keyhole.tracing.why import explain
 
@@ -242,7 +334,20 @@ class Run:
         cover: float = 0.8,
         constants: "Constants" = "baseline",
     ) -> "MlpWrite":
-        """Which writers made an MLP write this along a direction? See `keyhole.tracing.mlp_causes`."""
+        """Which writers made an MLP write this along a direction? See `keyhole.tracing.mlp_causes`.
+
+        Args:
+            layer: Index of the layer.
+            pos: The token: a position or the text of one token.
+            direction: The direction, such as `run.toward("Mary")`.
+            cover: The share of the write that the causes make up at least.
+            constants: "baseline": what biases write in every prompt is no cause. "causes": it is one like any other.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.explain_mlp(3, -1, run.toward("Mary", "John")).value > 0
+        True
+        """
         from keyhole.tracing.mlp_causes import explain_mlp
 
         return explain_mlp(self, layer, pos, direction, cover=cover, constants=constants)
@@ -250,19 +355,51 @@ class Run:
     def toward(
         self, target: "Tokens", against: "Tokens | None" = None, *, end: int | str = -1
     ) -> "Float[Tensor, 'd_model']":
-        """The direction at a token that raises an answer's logit, against another's."""
+        """The direction at a token that raises an answer's logit, against another's.
+
+        Args:
+            target: The answer, as `trace` takes it.
+            against: The other answer. Default: none, and the direction raises the answer's logit.
+            end: The token after which the answer is predicted. Default: the last.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.toward("Mary", "John").shape
+        torch.Size([128])
+        """
         from keyhole.tracing.mlp_directions import toward
 
         return toward(self, target, against, end=end)
 
     def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "FiringTable":
-        """Which heads fire where? A table, most above uniform first. See `keyhole.qk.firings`."""
+        """Which heads fire where? A table, most above uniform first. See `keyhole.qk.firings`.
+
+        See `keyhole.qk.firings`.
+
+        Args:
+            tau: The least weight. Default: the dynamic threshold min(1, 2.5 / visible keys).
+            dest: One attending token, as a position or a text. Default: all.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> len(run.firings(0.5, dest=-1)) > 0
+        True
+        """
         from keyhole.qk.firings import FiringTable, find_firings
 
         return FiringTable(self.tokens, tuple(find_firings(self, tau, dest=dest)))
 
     def plot(self, head: Head) -> "Figure":
-        """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`."""
+        """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`.
+
+        Args:
+            head: Layer and head, such as (3, 6).
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> len(run.plot((3, 6)).axes)
+        2
+        """
         from keyhole.figures.attention import head_figure
 
         return head_figure(self, head)
@@ -304,6 +441,12 @@ class Run:
         Returns:
             A `Circuit`: nodes (writers) joined by edges (signals), with every choice that was made. Next steps:
             `print(circuit.story())`, `circuit.verify()`, `circuit.save("mary.json")`, `circuit.show()`.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> circuit = run.trace("Mary", against="John")
+        >>> circuit.parameters.target_text
+        ('Mary',)
         """
         from keyhole.tracing.trace import trace
 
@@ -332,6 +475,11 @@ class Run:
         Returns:
             A `Both`: the difference of total log-probabilities, each answer's circuit in its own run (`target`,
             `against`), and the circuit of the first tokens in which they differ (`apart`). `print` shows it.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.trace_both("Mary", "John", through="heads").difference > 0
+        True
         """
         from keyhole.tracing.both import trace_both
 
@@ -345,6 +493,12 @@ class Run:
 
         Returns:
             A `Run` with `run.edits`. Its attention and answers can be looked at; it cannot be traced.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> from keyhole.edits import ChannelEdit
+        >>> run.with_edits([ChannelEdit(head=(3, 6), channels=(0,))]).next(1)
+        <next tokens: 'Mary' 1>
         """
         from keyhole.edits.changes import with_edits
 
@@ -384,6 +538,11 @@ class Run:
         Returns:
             A `Circuit` with `circuit.measured`: effects and shares of its edges, and what it keeps (`faithfulness`).
             Refused where the gap is less than one logit, or where no set of edges keeps enough.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.sufficient("Mary", level=0.8).measured.faithfulness is not None
+        True
         """
         from keyhole.faithfulness.sufficient import sufficient
 
@@ -400,7 +559,17 @@ class Run:
         )
 
     def writers(self, layer: int, pos: int | str) -> "Split":
-        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""
+        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`.
+
+        Args:
+            layer: The layer that reads. The number of layers stands for the final norm.
+            pos: The token: a position or the text of one token.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.writers(3, "Mary").error < 1e-5
+        True
+        """
         from keyhole.tracing.writers import split
 
         return split(self, layer, pos)

@@ -37,6 +37,10 @@ def tokens_like(model: "Model", pattern: str) -> list[Token]:
 
     Shorter ones first: the word itself stands before those it is a part of.
 
+    Args:
+        model: The model, with its tokenizer.
+        pattern: The text, with * for any characters.
+
     >>> import keyhole
     >>> [token.text for token in tokens_like(keyhole.load(), "box")]
     ['box', 'Box', 'boxing']
@@ -108,6 +112,15 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
 def token_label(tokens: Sequence[str], position: int) -> str:
     """A token with its position, such as 4:John."""
     return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
+
+
+def tokens_line(tokens: Sequence[str]) -> str:
+    """All tokens of a prompt with their positions.
+
+    >>> tokens_line(["<bos>", " When", " Mary"])
+    '0:<bos> 1:When 2:Mary'
+    """
+    return " ".join(f"{position}:{token.strip()}" for position, token in enumerate(tokens))
 
 
 def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:

@@ -9,6 +9,7 @@ the model's own compares two independent ways to them.
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.brief import Head, brief
+from keyhole.brief import Head, brief, head_name
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers import exact_matmul, require_exact
 from keyhole.models.stacks import attention_of, read_keys, read_queries
-from keyhole.qk.omega import Basis, Omega, omega
+from keyhole.models.tokens import token_label, tokens_line
+from keyhole.qk.omega import Basis, Omega, blocks, omega
+from keyhole.report import Bar, Report, Reported, Section, Table
 
 if TYPE_CHECKING:
     from keyhole.models.run import LayerRun, Run
     from keyhole.models.weights import LayerWeights
+    from keyhole.qk.controls import RotationControl
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,27 @@ class InChannels:
     rank: Int[Tensor, "heads"]
 
     def rest(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
-        """What is outside the channels of the scores of some queries."""
+        """What is outside the channels of the scores of some queries.
+
+        Args:
+            dests: Which queries. Default: all.
+        """
         if self.unread is None:
             n = self.a.shape[-2]
             return self.a.new_zeros(()).expand(*self.a.shape[:-2], len(range(n)[dests]), n)
         return self.unread[..., dests, :] @ self.k.mT
 
     def scores(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
-        """The scaled scores of some queries against every key, visible or not."""
+        """The scaled scores of some queries against every key, visible or not.
+
+        Args:
+            dests: Which queries. Default: all.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> in_channels(run, 3, 6).scores(slice(14, 15)).shape
+        torch.Size([1, 1, 15])
+        """
         inside = self.a[..., dests, :] @ self.B.mT
         return inside if self.unread is None else inside + self.rest(dests)
 
@@ -112,8 +129,7 @@ def sparsity_each(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*bat
 def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
     """N_recon: the size of the smallest set of terms that sums to `tolerance` times the total.
 
-    None if the total is
-    not positive or the terms cannot reach it.
+    None if the total is not positive, or if the terms cannot reach it.
 
     Args:
         terms: What each channel adds.
@@ -181,7 +197,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Channels:
+class Channels(Reported):
     """How one score splits over the channels of its head."""
 
     __repr__ = brief
@@ -208,16 +224,99 @@ class Channels:
         return sparsity(self.relative_terms)
 
     def n_recon(self, tolerance: float = 1.0) -> int | None:
-        """How many channels make up the relative attention? None when it is not positive."""
+        """How many channels make up the relative attention? None when it is not positive.
+
+        Args:
+            tolerance: The share of it that the channels add up to at least; 1 as in the paper.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.channels((1, 6), src="Mary").n_recon()
+        5
+        """
         return n_recon(self.relative_terms, tolerance, self.relative_attention)
 
-    def _repr_html_(self) -> str:
-        from keyhole.web.reprs import channels_html
+    def strongest(self, n: int = 3) -> tuple[tuple[int, float], ...]:
+        """The channels that add most to the relative attention, each with its share; none when that is not positive.
 
-        return channels_html(self)
+        Args:
+            n: How many channels at most.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> [channel for channel, _ in run.channels((3, 6), src="gave").strongest(2)]
+        [3, 1]
+        """
+        if self.relative_attention <= 0:
+            return ()
+        values, order = self.relative_terms.sort(descending=True)
+        pairs = zip(order.tolist()[:n], values.tolist()[:n], strict=True)
+        return tuple((k, value / self.relative_attention) for k, value in pairs if value > 0)
+
+    def report(self, tokens: Sequence[str] = (), controls: "Sequence[RotationControl]" = (), most: int = 16) -> Report:
+        """What each channel adds to the relative attention, the largest first.
+
+        Args:
+            tokens: Texts of the prompt's tokens; without them, positions are shown.
+            controls: Rotation controls of this score, whose sparsity is shown beside it.
+            most: At most this many channels are shown.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.channels((3, 6), src="Mary").report(run.tokens).title
+        'Head 3.6: 14:to <- 2:Mary'
+        """
+        dest, src = (token_label(tokens, at) if tokens else str(at) for at in (self.dest, self.src))
+        rotated = "".join(f", {control.kind} rotation {control.mean_rotated:.3f}" for control in controls)
+        counts = " / ".join(str(self.n_recon(tolerance) or "-") for tolerance in (1.0, 0.99, 0.95))
+        same = blocks(self.sigma).tolist()
+        alike = "~ shares its singular value with a neighbour: only their plane is determined, not each channel"
+        terms = enumerate(zip(self.sigma.tolist(), self.relative_terms.tolist(), strict=True))
+        summary = (
+            f"attention {self.attention:.3f}, score {self.score:.2f}, "
+            f"relative attention {self.relative_attention:.2f}\n"
+            f"S(v) {self.sparsity:.3f} of {len(self.sigma)} channels{rotated}\n"
+            f"N_recon {counts} (for 100 / 99 / 95 % of the relative attention), error {self.error:.0e}"
+        )
+        return Report(
+            f"Head {head_name((self.layer, self.head))}: {dest} <- {src}",
+            f"{tokens_line(tokens)}\n\n{summary}" if tokens else summary,
+            [
+                Section(
+                    "What each channel adds to the relative attention",
+                    [self._bars(same, most), alike if len({*same}) < len(same) else ""],
+                )
+            ],
+            Table(("channel", ">sigma", ">term"), [(str(k), *numbers) for k, numbers in terms]),
+        )
+
+    def _bars(self, same: Sequence[int], most: int) -> Table:
+        """The largest terms, and the sum of the others; `same` numbers the blocks of channels."""
+        terms, order = self.relative_terms, self.relative_terms.abs().argsort(descending=True).tolist()
+        rows = [
+            (f"channel {k}{'~' * (same.count(same[k]) > 1)}", f"{float(self.sigma[k]):.2f}", float(terms[k]))
+            for k in order[:most]
+        ]
+        rows += [(f"{len(order) - most} others", "", float(terms[order[most:]].sum()))] * (len(order) > most)
+        rows += [("rest", "", self.relative_rest)] * bool(self.relative_rest)
+        longest = max([1e-12, *(abs(term) for *_, term in rows if term == term)])  # NaN: dest sees one key alone
+        return Table(
+            ("", ">sigma", ">term", ""), [(*named, f"{term:+.3f}", Bar(term / longest)) for *named, term in rows]
+        )
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import report_html
+
+        return report_html(self.report())
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.channels((1, 6), src="Mary").record()["src"]
+        2
+        """
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values |= {"sparsity": self.sparsity, "n_recon": self.n_recon(), "n_recon_99": self.n_recon(0.99)}
         return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}

@@ -127,7 +127,7 @@ def refactored(
 def refactor_draws(
     left: Float[Tensor, "channel"], right: Float[Tensor, "channel"], draws: int, stream: torch.Generator
 ) -> Float[Tensor, "draw channel"]:
-    """(left R) * (right R) for Haar R, of a single pair: left falls on one random direction, right on a plane with it.
+    """(left R) * (right R) for Haar R and a single pair, which needs only a random plane: that of left and right.
 
     As `refactored` with `rotations`, but draws only the part of R that a single pair depends on.
     """
@@ -135,7 +135,9 @@ def refactor_draws(
     along = (left @ right) / length
     across = (right - along * left / length).norm()
     Q, R = torch.linalg.qr(torch.randn(draws, n, min(2, n), generator=stream, dtype=torch.float64))
-    frame = Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without it, QR would prefer some signs
+    frame = (
+        Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    )  # without this, QR's own choice of signs would bias the frame
     p, q = frame[..., 0], frame[..., -1]
     return cast(Tensor, length * p * (along * p + across * q if n > 1 else along * p))
 
@@ -146,7 +148,7 @@ def ambient_draws(
     """The terms (x . R1 u_k) sigma_k (R2 v_k . y) for Haar R1, R2, up to a factor: sigma_k g_k h_k.
 
     R1 U is a uniform orthonormal frame whatever U is, and what it reads of any x is proportional to independent
-    Gaussians. So the control leaves of a token only its length, which S(v) forgets: it is one number per head.
+    Gaussians. So the control depends on a token only through its length, which S(v) ignores: it is one number per head.
     """
     g, h = torch.randn(2, draws, len(sigma), generator=stream, dtype=torch.float64)
     return cast(Tensor, sigma.double().cpu() * g * h)
@@ -241,10 +243,10 @@ def slice_use(
     Args:
         runs: Runs of one model.
         head: The head, as (layer, head).
-        firing: Take pairs that fire; without, one other pair of each prompt.
+        firing: Take pairs that fire. False: one pair per prompt that does not.
         threshold: The weight from which a pair fires.
-        basis: Of the channels; the paper has the homogeneous one.
-        seed: Seed of the other pairs.
+        basis: "homogeneous": biases are part of the channels, as in the paper. "linear": they are apart.
+        seed: Seed of the pairs that do not fire.
 
     >>> import keyhole
     >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"])
@@ -282,7 +284,7 @@ def _pairs(
         dests, sources = fires.nonzero(as_tuple=True)
         return dests, sources
     quiet = visible & (weights < threshold)
-    quiet[:, 0] = False  # as above: the contrast is not to be between the sink and other tokens
+    quiet[:, 0] = False  # as above; otherwise firing and other pairs would differ by the sink
     dests, sources = quiet.nonzero(as_tuple=True)
     chosen = torch.randint(len(dests), (1,), generator=generator).to(dests.device) if len(dests) else dests[:0]
     return dests[chosen], sources[chosen]

@@ -67,7 +67,13 @@ class FiringTable(Sequence[Site]):
         return FiringTable(self.tokens, self.sites[index]) if isinstance(index, slice) else self.sites[index]
 
     def to_dataframe(self) -> Table:
-        """A row per firing: a pandas DataFrame, or records without pandas."""
+        """A row per firing: a pandas DataFrame, or records without pandas.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> len(run.firings().to_dataframe()) == len(run.firings())
+        True
+        """
         rows = []
         for site in self.sites:
             words = {"dest_token": self.tokens[site.dest], "src_token": self.tokens[site.src]}

@@ -65,11 +65,27 @@ class Omega:
         return (shared @ self.lift_s).to(self.sigma.dtype)
 
     def u(self, head: int) -> Float[Tensor, "reads channel"]:
-        """What the head looks for at dest: orthonormal columns u_k = W_Q G_d / sigma_k."""
+        """What the head looks for at dest: orthonormal columns u_k = W_Q G_d / sigma_k.
+
+        Args:
+            head: Index of the head in its layer.
+
+        >>> import keyhole
+        >>> omega(keyhole.load(), 3).u(6).shape
+        torch.Size([128, 16])
+        """
         return self._all_u[head, :, : int(self.rank[head])]
 
     def v(self, head: int) -> Float[Tensor, "reads channel"]:
-        """What the head looks for at src: orthonormal columns v_k = W_K G_s^T."""
+        """What the head looks for at src: orthonormal columns v_k = W_K G_s^T.
+
+        Args:
+            head: Index of the head in its layer.
+
+        >>> import keyhole
+        >>> omega(keyhole.load(), 3).v(6).shape
+        torch.Size([128, 16])
+        """
         return self._all_v[head, :, : int(self.rank[head])]
 
 

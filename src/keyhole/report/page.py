@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from string import Template
 
-from keyhole.report.report import DPI, Cell, Picture, Report, Section, Spans, Table
+from keyhole.report.report import DPI, Bar, Cell, Picture, Report, Section, Spans, Table
 from keyhole.stats import cell_text
 
 _PAGE = Path(__file__).with_name("page.html")  # its style; it has no script, and loads nothing
@@ -59,21 +59,40 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
         f"<th{kind}>{html.escape(name.removeprefix('>'))}</th>" for kind, name in zip(kinds, columns, strict=True)
     )
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{cell_html(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cell(cell: Cell) -> str:
-    """As it is read.
+def cell_html(cell: Cell) -> str:
+    """A cell as a browser shows it, escaped.
 
-    >>> [_cell(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
+    >>> [cell_html(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
     ['0.123', '3', '—', '—', '&lt;bos&gt;']
     """
     if isinstance(cell, Spans):
         return "".join(_span(*part) for part in cell.parts)
+    if isinstance(cell, Bar):
+        return _bar(cell)
     return html.escape(cell_text(cell, "—"))
+
+
+def _bar(cell: Bar) -> str:
+    """From the middle to either side, or from the left; its look is its own, as notebooks have it, too.
+
+    >>> _bar(Bar(0.5)).count("width:25.0%")
+    1
+    """
+    share = 0.0 if cell.share != cell.share else max(-1.0, min(1.0, cell.share))
+    width = abs(share) * (50 if cell.signed else 100)
+    left = 0 if not cell.signed else 50 if share >= 0 else 50 - width
+    hue = "#3465a4" if share >= 0 else "#cc4b37"
+    inner = f"position:absolute;top:2px;bottom:2px;left:{left:.1f}%;width:{width:.1f}%;background:{hue}"
+    return (
+        '<div style="position:relative;width:160px;height:12px;background:rgba(128,128,128,.12);border-radius:2px">'
+        f'<div style="{inner};border-radius:2px"></div></div>'
+    )
 
 
 def _span(text: str, mark: str) -> str:
@@ -81,7 +100,7 @@ def _span(text: str, mark: str) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    """As a bitmap: a map of a million distances would be a million marks otherwise."""
+    """A picture as a bitmap. As SVG, a map of a million distances would have a million elements."""
     drawn = BytesIO()
     picture.draw().savefig(drawn, format="png", dpi=DPI)
     data = base64.b64encode(drawn.getvalue()).decode()

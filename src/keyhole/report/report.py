@@ -33,7 +33,18 @@ class Spans:
         return "".join(text for text, _ in self.parts)
 
 
-Cell = str | float | int | Spans | None
+@dataclass(frozen=True)
+class Bar:
+    """A part of the longest value, between -1 and 1, as a bar whose colour is its sign's; NaN is none."""
+
+    share: float
+    signed: bool = True  # does a page begin it in the middle, or at the left?
+
+    def __str__(self) -> str:
+        return f"{self.share:.3f}"
+
+
+Cell = str | float | int | Spans | Bar | None
 
 
 class Table(NamedTuple):
@@ -47,7 +58,11 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell]]
 
     def as_csv(self) -> str:
-        """Numbers with all of their digits."""
+        """Numbers with all of their digits.
+
+        >>> Table(("head", ">share"), [("3.6", 0.5)]).as_csv().splitlines()
+        ['head,share', '3.6,0.5']
+        """
         out = StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([name.removeprefix(">") for name in self.columns])
@@ -128,7 +143,11 @@ class Reported(ABC):
         return as_html(self.report())
 
     def save(self, path: Path | str) -> Path:
-        """Write it: .json (all numbers), .html (a page), .csv (its table), or its figure as .png, .svg or .pdf."""
+        """Write it: .json (all numbers), .html (a page), .csv (its table), or its figure as .png, .svg or .pdf.
+
+        Args:
+            path: The file; its suffix says which kind.
+        """
         from keyhole.figures.style import save
 
         path = require_file(path, WRITTEN)

@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from keyhole.report.report import Cell, Picture, Report, Section, Spans
+from keyhole.report.report import Bar, Cell, Picture, Report, Section, Spans
 from keyhole.stats import cell_text
 
 _GAP = 2  # between two columns: the box's and the padding
+_BAR, _BESIDE = 24, 32  # width of the longest bar, and what stands beside it
 _WIDTH = 120  # of what `str` gives, which knows no terminal
 
 
@@ -36,7 +37,7 @@ def as_text(report: Report) -> str:
     text
     """
     out = StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
+    console = Console(file=out, width=_WIDTH, color_system=None, highlight=False, force_jupyter=False)
     for block in blocks(report, _WIDTH):
         console.print(block, crop=False, soft_wrap=isinstance(block, Text))
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
@@ -81,15 +82,22 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Cell | Text]], width
     A column whose name begins with > holds numbers: it is aligned right and its cells do not fold. The columns before
     the first such one name the rows, or else the first column does.
     """
-    cells = [[_text(cell) for cell in row] for row in rows]
+    cells = [[_text(cell, width) for cell in row] for row in rows]
     shapes = [_shape(name, [row[i] for row in cells]) for i, name in enumerate(columns)]
     numbers = [i for i, shape in enumerate(shapes) if shape.number]
     names = list(range(max(1, numbers[0] if numbers else 1)))
     return [_table(shapes, cells, part, width) for part in _parts(shapes, names, width)]
 
 
-def _text(cell: Cell | Text) -> Text:
+def _text(cell: Cell | Text, width: int | None) -> Text:
+    if isinstance(cell, Bar):
+        return _bar(cell.share, max(4, min(_BAR, (width or _WIDTH) - _BESIDE)))
     return cell if isinstance(cell, Text) else Text(str(cell) if isinstance(cell, Spans) else cell_text(cell))
+
+
+def _bar(share: float, longest: int) -> Text:
+    shown = share == share and share != 0
+    return Text("█" * max(1, round(longest * abs(share))) if shown else "", "blue" if share > 0 else "red")
 
 
 def _shape(name: str, cells: Sequence[Text]) -> _Shape:

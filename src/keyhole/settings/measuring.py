@@ -1,4 +1,4 @@
-"""What can be chosen beside tracing? Circuits that suffice, stories, and pairs of heads that are removed."""
+"""What can be chosen besides tracing? Circuits that suffice, stories, pairs of removed heads, and answers."""
 
 from dataclasses import dataclass
 from typing import TypedDict
@@ -17,7 +17,7 @@ SUFFICIENT_BOTH_SIGNS = "With --sufficient: also keep edges that hold the answer
 
 @dataclass(frozen=True)
 class SufficientSettings:
-    """What is asked of a circuit that suffices.
+    """What a circuit that suffices must keep, and how it is shown.
 
     >>> SufficientSettings(level=0.8).both_signs
     False
@@ -41,7 +41,7 @@ class SufficientOptions(TypedDict, total=False):
 
 
 def check_level(level: float) -> None:
-    """Refuse what is no share of an answer."""
+    """Refuse a level that is no share of an answer."""
     if not 0 < level <= 1:
         raise KeyholeError(f"level is {level}, but the share of an answer that is kept lies between 0 and 1.")
 
@@ -88,7 +88,7 @@ class PairSettings:
 
 @dataclass(frozen=True)
 class GenerateSettings:
-    """How an answer is written; what a model's own `generation_config.json` recommends is left aside.
+    """How an answer is written; what a model's own `generation_config.json` recommends is not used.
 
     >>> GenerateSettings(temperature=0.7, stop=["Mary", "John"]).stop
     ('Mary', 'John')

@@ -106,7 +106,11 @@ class SvtSettings:
             object.__setattr__(self, "start", _starts(self.start))
 
     def require_no_metric(self, metric: object) -> None:
-        """Refuse a metric where a start is given: the circuit begins there, not with the answer."""
+        """Refuse a metric where a start is given: the circuit begins there, not with the answer.
+
+        Args:
+            metric: What was given as the metric, or None.
+        """
         if self.start is not None and metric is not None:
             raise KeyholeError(
                 "a circuit begins with given firings (start) or with the answer, as a metric reads it: leave one of "
@@ -169,7 +173,11 @@ class TraceSettings:
         return SvtSettings() if self.method == "svt" else None if self.method == "accpp" else self.method
 
     def as_usual(self) -> bool:
-        """Is a circuit traced as without any choice?"""
+        """Is a circuit traced as without any choice?
+
+        >>> TraceSettings().as_usual(), TraceSettings(tau=0.2).as_usual()
+        (True, False)
+        """
         return all(getattr(self, field.name) == field.default for field in fields(TraceSettings))
 
     @property

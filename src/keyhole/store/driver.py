@@ -72,6 +72,12 @@ def bulk(
 
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     store = bulk("ioi", n=2, out=f"{folder}/ioi.store")
+    ...     print(store.counts())
+    {'circuit': 2, 'headless': 0, 'empty': 0, 'failed': 0, 'skipped': 0}
     """
     by, which = engine_of(engine), chosen(settings, BulkSettings, options)
     planned = _plan(what, model, which, tracing or Tracing())
@@ -93,7 +99,20 @@ def estimate(
     progress: Progress = silent,
     **options: Unpack[BulkOptions],
 ) -> Estimate:
-    """What would `bulk` need, with the same arguments? Times a few prompts on this machine, and writes nothing."""
+    """What would `bulk` need, with the same arguments? Times a few prompts on this machine, and writes nothing.
+
+    Args:
+        what: The prompts, as `bulk` takes them.
+        model: A loaded model, or what `keyhole.load` takes. Default: the organism.
+        settings: Which prompts: a `BulkSettings`.
+        tracing: How they are traced: a `Tracing`.
+        engine: "local" or "ray", or an engine with settings.
+        progress: Called with the number of prompts timed and their total.
+        **options: The fields of `settings` by name.
+
+    >>> estimate("ioi", n=4).prompts
+    4
+    """
     workers = engine_of(engine).workers or os.cpu_count() or 1
     planned = _plan(what, model, chosen(settings, BulkSettings, options), tracing or Tracing())
     loaded, blocks = planned.model, planned.blocks

@@ -43,7 +43,13 @@ class Local:
         return True
 
     def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
-        """Each block with its part as soon as it is done, in any order."""
+        """Each block with its part as soon as it is done, in any order.
+
+        Args:
+            model: The model.
+            job: What is to be traced, and how.
+            blocks: The prompts, part by part.
+        """
         if self.workers == 1:
             yield from _in_this_process(model, job, blocks)
         else:
@@ -138,7 +144,13 @@ class Ray:
         return self.address or os.environ.get("RAY_ADDRESS") or "local"
 
     def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
-        """Each block with its part as soon as it is done, in any order."""
+        """Each block with its part as soon as it is done, in any order.
+
+        Args:
+            model: The model.
+            job: What is to be traced, and how.
+            blocks: The prompts, part by part.
+        """
         import ray
 
         needs = {"num_cpus": job.tracing.threads, "num_gpus": 1 if job.source.device == "cuda" else 0}

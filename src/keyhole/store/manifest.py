@@ -1,6 +1,6 @@
-"""What is a store of? Its manifest, what became of each prompt, and what was chosen for all.
+"""What is a store of? Its manifest, what became of each prompt, and the choices for all of them.
 
-What is a store of? The model, every setting and every prompt: what decides its content, in one JSON document.
+The manifest has everything that decides a store's content, in one JSON document: model, settings and prompts.
 """
 
 import hashlib
@@ -59,17 +59,42 @@ class Manifest:
         return bool(self.settings.get("effects")) or self.method == "sufficient"
 
     def span(self, number: int) -> range:
-        """The prompts of one part."""
+        """The prompts of one part.
+
+        Args:
+            number: The index of the part.
+
+        >>> from keyhole.tasks import ioi
+        >>> manifest_of(ioi(3), model={}, settings={}, task={}, versions={}, part=2).span(1)
+        range(2, 3)
+        """
         return range(number * self.part, min(self.n, (number + 1) * self.part))
 
     def key(self, number: int) -> str:
-        """A name for everything that decides a part: the model's weights, settings, its prompts, and the schema."""
+        """A name for everything that decides a part: the model's weights, settings, its prompts, and the schema.
+
+        Args:
+            number: The index of the part.
+
+        >>> from keyhole.tasks import ioi
+        >>> manifest = manifest_of(ioi(3), model={}, settings={}, task={}, versions={}, part=2)
+        >>> manifest.key(0) != manifest.key(1)
+        True
+        """
         about = {"fingerprint": self.model.get("fingerprint"), "settings": self.settings, "labels": self.labels}
         more = {"prompts": self.prompts[number], "signals": self.signals, "schema": self.schema}
         return _digest(about | more)
 
     def name(self, number: int) -> str:
-        """What a part's files are called, so that names sort as the rows do."""
+        """What a part's files are called, so that names sort as the rows do.
+
+        Args:
+            number: The index of the part.
+
+        >>> from keyhole.tasks import ioi
+        >>> manifest_of(ioi(3), model={}, settings={}, task={}, versions={}, part=2).name(1)[:6]
+        '00001-'
+        """
         return f"{number:0{max(5, len(str(self.parts - 1)))}d}-{self.key(number)}"
 
 
@@ -83,7 +108,21 @@ def manifest_of(
     part: int = PART,
     signals: int | None = None,
 ) -> Manifest:
-    """The manifest of a run over these prompts. Settings and task are plain values: what JSON has."""
+    """The manifest of a store of these prompts.
+
+    Args:
+        examples: The prompts.
+        model: The model's name and fingerprint.
+        settings: How they are traced, as plain values that JSON has.
+        task: Which task they are of, and its choices, likewise.
+        versions: The versions of the packages.
+        part: How many prompts are written together.
+        signals: The length of the edges' vectors. Default: vectors are not kept.
+
+    >>> from keyhole.tasks import ioi
+    >>> manifest_of(ioi(3), model={"name": "organism"}, settings={}, task={}, versions={}, part=2).n
+    3
+    """
     if not examples or part < 1:
         raise KeyholeError(f"{len(examples)} prompts in parts of {part} are no run: both should be at least 1.")
     blocks = [examples[start : start + part] for start in range(0, len(examples), part)]
@@ -125,12 +164,12 @@ def manifest_from(text: str) -> Manifest:
 
 
 def differences(theirs: Manifest, ours: Manifest) -> list[str]:
-    """What sets two stores apart, each with both values. Versions and the model's name decide no number."""
+    """In what two stores differ, each with both values; not versions and the model's name, which change no number."""
     reasons: list[str] = []
     for name in ("schema", "n", "part", "labels", "signals"):
         reasons += _differ(name, getattr(theirs, name), getattr(ours, name))
     for name in ("model", "settings", "task"):
-        if name == "settings" and theirs.method != ours.method:  # which have no other setting in common
+        if name == "settings" and theirs.method != ours.method:  # two methods have no other setting in common
             reasons += _differ("settings method", theirs.method, ours.method)
             continue
         old, new = getattr(theirs, name), getattr(ours, name)
@@ -158,7 +197,7 @@ def _digest(about: object) -> str:
 
 
 def _plain(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back, so that what is written and what is read compare equal."""
+    """The values as JSON reads them back, so that a written and a read manifest are equal."""
     try:
         return dict(json.loads(json.dumps(dict(values), allow_nan=False)))
     except (TypeError, ValueError) as error:
@@ -175,7 +214,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class Outcome:
     """One prompt of a run over many.
 
-    The model's own answer is None where it did not run: a prompt that failed before it ran.
+    The fields of the model's own answer are None if the prompt failed before the model ran.
     """
 
     index: int  # in the whole run
@@ -201,7 +240,7 @@ class Outcome:
             raise KeyholeError(f"prompt {self.index} failed: say why, in `error`.")
 
 
-# Which prompts of a store have a circuit, and which few of them stand for all?
+# Which prompts of a store have a circuit, and which few of them represent all?
 
 T = TypeVar("T")
 
@@ -213,7 +252,7 @@ def traced_prompts(store: "Store", where: "Where" = None) -> Int[np.ndarray, "ci
 
 
 def label_columns(store: "Store", where: Mapping[str, object]) -> dict[str, object]:
-    """Conditions on a store's prompts with labels called by their columns, which have texts alone."""
+    """Conditions on a store's prompts, with labels renamed to their columns, which hold only texts."""
     labels = {name: f"label_{name}" for name in store.manifest.labels}
     wanted = {labels.get(name, name): value for name, value in where.items()}
     return {
@@ -225,8 +264,8 @@ def label_columns(store: "Store", where: Mapping[str, object]) -> dict[str, obje
 def by_template(store: "Store", prompts: Sequence[int]) -> list[int]:
     """These prompts, those of one template together.
 
-    Tasks write a few prompts with one order of names, then as many with the other, and so on. Prompts at even distances
-    may then all be of one order; of this list they are of all.
+    A task writes some prompts with one order of names, then as many with the other, and so on. Prompts picked at even
+    distances could then all have the same order. Picked from this list, they have both.
     """
     table = store.table("prompts", columns=["prompt", "template"], where={"prompt": list(prompts)})
     template = dict(zip(table["prompt"].to_pylist(), table["template"].to_pylist(), strict=True))
@@ -239,7 +278,7 @@ def some_prompts(store: "Store", n: int) -> list[int]:
 
 
 def spread(items: Sequence[T], n: int) -> list[T]:
-    """N of these, evenly from all over.
+    """Pick n of these items at even distances.
 
     >>> spread(range(10), 3), spread("ab", 5), spread("", 5)
     ([0, 3, 6], ['a', 'b'], [])

@@ -15,7 +15,23 @@ if TYPE_CHECKING:
 def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
     """The model of a store's circuits; one that has other weights is refused.
 
-    Without `model` it is loaded by the name that the store has, which for a file is its path as it was given.
+    A model with other weights is refused.
+
+    Args:
+        store: The store.
+        model: The model, if it is at hand. Default: it is loaded by the name that the store has, which for a file is
+            its path as it was given.
+
+    >>> import keyhole
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.store import make_store, manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> model = keyhole.load()
+    >>> about = {"name": "organism", "fingerprint": model.fingerprint()}
+    >>> manifest = manifest_of(ioi(2), model=about, settings={}, task={}, versions={})
+    >>> with TemporaryDirectory() as folder:
+    ...     model_of(make_store(f"{folder}/ioi.store", manifest), model) is model
+    True
     """
     from keyhole.models.load import load
     from keyhole.models.model import Model

@@ -170,7 +170,21 @@ class Damaged:
 
 
 def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> Part:
-    """A part's outcomes as files; refused if they are not the prompts that the manifest has there."""
+    """The outcomes of one part's prompts, as files.
+
+    They are refused if they are not the prompts that the manifest has there.
+
+    Args:
+        manifest: The store's manifest.
+        number: The index of the part.
+        outcomes: What came of its prompts, in order.
+
+    >>> from keyhole.store import Outcome, manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> manifest = manifest_of(ioi(1), model={"fingerprint": "0"}, settings={}, task={}, versions={})
+    >>> make_part(manifest, 0, [Outcome(0, ioi(1)[0], "failed", error="no reason")]).number
+    0
+    """
     in_order = sorted(outcomes, key=lambda outcome: outcome.index)
     span = manifest.span(number)
     if [outcome.index for outcome in in_order] != list(span):

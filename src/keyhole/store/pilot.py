@@ -55,7 +55,14 @@ class Rates:
     power: float
 
     def at(self, tokens: float) -> float:
-        """Seconds of one prompt of so many tokens."""
+        """Seconds of one prompt of so many tokens.
+
+        Args:
+            tokens: How many tokens the prompt has.
+
+        >>> Rates(seconds=0.5, power=1.0).at(4)
+        2.0
+        """
         return self.seconds * math.pow(max(1.0, tokens), self.power)
 
 
@@ -67,7 +74,14 @@ class Memory:
     prompt: int  # more for every prompt of the batch that has most tokens, its shorter prompts filled up
 
     def at(self, batch: int) -> int:
-        """Of one worker, with so many prompts traced together."""
+        """Of one worker, with so many prompts traced together.
+
+        Args:
+            batch: How many prompts are traced together.
+
+        >>> Memory(fixed=100, prompt=10).at(4)
+        140
+        """
         return self.fixed + batch * self.prompt
 
 

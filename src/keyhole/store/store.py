@@ -153,11 +153,20 @@ class Store:
         return self.check().done
 
     def write(self, number: int, outcomes: Sequence[Outcome]) -> None:
-        """Keep a part: the outcomes of exactly its prompts."""
+        """Keep a part: the outcomes of exactly its prompts.
+
+        Args:
+            number: The index of the part.
+            outcomes: What came of its prompts, in order.
+        """
         self.keep(make_part(self.manifest, number, outcomes))
 
     def keep(self, part: Part) -> None:
-        """Keep a part that was made here or elsewhere (`make_part`)."""
+        """Keep a part that was made here or elsewhere (`make_part`).
+
+        Args:
+            part: The part.
+        """
         if not self._writes:
             raise KeyholeError("a store is written inside `with store.writing():`, so that only one writes at a time.")
         if part.name != self.manifest.name(part.number):
@@ -187,7 +196,17 @@ class Store:
         return next(self._read(number, {"prompt": index}))
 
     def circuit(self, index: int) -> Circuit:
-        """The circuit of a prompt; one that has none is refused, with the reason."""
+        """The circuit of a prompt; one that has none is refused, with the reason.
+
+        Args:
+            index: The index of the prompt.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> from keyhole.store import bulk
+        >>> with TemporaryDirectory() as folder:
+        ...     print(bulk("ioi", n=2, out=f"{folder}/ioi.store").circuit(0).parameters.target_text)
+        ('Zoe',)
+        """
         outcome = self[index]
         if outcome.circuit is None:
             reason = outcome.error or "not traced"
@@ -195,20 +214,36 @@ class Store:
         return outcome.circuit
 
     def outcomes(self, where: Where = None) -> Iterator[Outcome]:
-        """The outcomes so far, in order, one part in memory at a time; `where` is of the table `prompts`."""
+        """The outcomes so far, in order, one part in memory at a time; `where` is of the table `prompts`.
+
+        One part is in memory at a time.
+
+        Args:
+            where: Which prompts: values by column of the table `prompts`, or an expression. Default: all.
+        """
         for number in self._kept():
             yield from self._read(number, where)
 
     def circuits(self, where: Where = None) -> Iterator[tuple[int, Circuit]]:
-        """The circuits so far, each with the number of its prompt; `where` is of the table `prompts`."""
+        """The circuits so far, each with the index of its prompt.
+
+        Args:
+            where: Which prompts: values by column of the table `prompts`, or an expression. Default: all.
+        """
         for outcome in self.outcomes(where):
             if outcome.circuit is not None:
                 yield outcome.index, outcome.circuit
 
     def table(self, name: str, *, columns: Sequence[str] | None = None, where: Where = None) -> "pa.Table":
-        """A table as pyarrow has it: these columns, and the rows that `where` asks for.
+        """One of the store's tables, as pyarrow reads it.
 
         `where` has values by column, of this table or of `prompts`; or is an expression of this table's own columns.
+
+        Args:
+            name: Its name, such as "prompts" or "edges".
+            columns: Which columns. Default: all.
+            where: Which rows: values by column, of this table or of `prompts`; or an expression of this table's own
+                columns. Default: all.
         """
         source = self.dataset(name)
         if isinstance(where, Mapping):
@@ -220,7 +255,11 @@ class Store:
         return rows_in(source, name, columns, where)
 
     def dataset(self, name: str) -> "ds.Dataset":
-        """A table that is not read yet, for pyarrow, DuckDB or polars to read in pieces."""
+        """A table that is not read yet, for pyarrow, DuckDB or polars to read in pieces.
+
+        Args:
+            name: Its name, such as "prompts" or "edges".
+        """
         if name not in tables(self.manifest):
             raise KeyholeError(f"a store has no table {name!r}: it has {', '.join(tables(self.manifest))}.")
         kept = self._kept()
@@ -277,7 +316,23 @@ class Store:
 
 
 def make_store(path: Path | str, manifest: Manifest) -> Store:
-    """A new store, or the same one to go on with; one of something else is refused, each difference named."""
+    """Make a new store, or open the same one to go on with.
+
+    A store of something else is refused, and each difference is named.
+
+    Args:
+        path: The folder.
+        manifest: What the store is to hold.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.store import manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> model = {"name": "organism", "fingerprint": "0"}
+    >>> manifest = manifest_of(ioi(2), model=model, settings={}, task={}, versions={})
+    >>> with TemporaryDirectory() as folder:
+    ...     print(make_store(f"{folder}/ioi.store", manifest).done())
+    frozenset()
+    """
     root = require_folder(path)
     if not (root / MANIFEST).exists():
         names = [entry.name for entry in root.iterdir()]
@@ -292,7 +347,22 @@ def make_store(path: Path | str, manifest: Manifest) -> Store:
 
 
 def open_store(path: Path | str) -> Store:
-    """A store that was made before, to read or to go on with."""
+    """A store that was made before, to read or to go on with.
+
+    The prompts are those of the store's manifest. A folder that is no store is refused.
+
+    Args:
+        path: The store's folder.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.store import make_store, manifest_of
+    >>> from keyhole.tasks import ioi
+    >>> manifest = manifest_of(ioi(2), model={"fingerprint": "0"}, settings={}, task={}, versions={})
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = make_store(f"{folder}/ioi.store", manifest)
+    ...     print(open_store(f"{folder}/ioi.store").manifest.n)
+    2
+    """
     root = Path(path)
     if not is_file(root / MANIFEST):
         raise KeyholeError(f"{shortened(str(root))} is no store: it has no {MANIFEST}. `keyhole bulk` makes one.")

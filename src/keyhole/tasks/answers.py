@@ -43,7 +43,12 @@ class Answered:
 
 
 def answered(run: "Run", example: Example, ids: AnswerIds | None = None) -> Answered:
-    """Does this run of an example's prompt get it right? `ids` are its `answer_ids`, if they are known already.
+    """Does this run of an example's prompt get it right?
+
+    Args:
+        run: The run of the prompt.
+        example: The prompt with its answers.
+        ids: Its `answer_ids`, if they are known already.
 
     >>> import keyhole
     >>> from keyhole.tasks import ioi
@@ -74,6 +79,10 @@ def answer_ids(model: "Model", example: Example) -> AnswerIds:
 
     A word of several tokens is taken for its first one, and listed; refused is a token that begins a right and a wrong
     answer alike, since it decides nothing.
+
+    Args:
+        model: The model, with its tokenizer.
+        example: The prompt with its answers.
 
     >>> import keyhole
     >>> from keyhole.tasks import ioi

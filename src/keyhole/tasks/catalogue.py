@@ -47,11 +47,17 @@ class Task:
 def examples(
     task: str | Path, model: "Model | None" = None, n: int | None = None, seed: int = 0, **choices: Any
 ) -> list[Example]:
-    """Which prompts of a task, or of a user's JSON Lines file, can this model be asked?
+    """Prompts of a task, or of a JSON Lines file, that this model can be asked.
 
-    Without a model: those of the organism, which knows every word of its tasks. With one: words are filtered to single
-    tokens of it, indirect objects come in the published wordings, and what cannot be asked is refused with the reason.
-    `choices` are the task's own, such as design="mixed" or held_out=True. Of a file, the first n prompts, as they are.
+    With a model, words are limited to single tokens of it, indirect objects come in the published wordings, and prompts
+    that cannot be asked are refused with the reason.
+
+    Args:
+        task: The task's name, or the path of a file, whose first n prompts are taken as they are.
+        model: The model. Default: the organism, which knows every word of its tasks.
+        n: How many prompts. Default: as many as the task usually has; of a file, all.
+        seed: Seed of the prompts.
+        **choices: The task's own choices, such as design="mixed" or held_out=True.
 
     >>> [example.template for example in examples("ioi", n=3)]
     ['ABBA-0', 'BABA-0', 'ABBA-1']
@@ -143,10 +149,16 @@ _TRIES = 200  # draws for each prompt that is wanted: words of several tokens ra
 
 
 def like(example: Example, model: "Model", n: int = 32, seed: int = 0) -> list[Example]:
-    """Which prompts of its task are like this one? The same wording and order, other names or values.
+    """Other prompts of the same task, wording and order, with other names or values.
 
-    All have as many tokens for this model, with every role at the same tokens; the prompt itself is not among them. At
-    most n, and no fewer than 8 (or n, if that is less): otherwise they are refused.
+    All have as many tokens for this model, with every role at the same tokens; the prompt itself is not among them.
+    Fewer than 8 (or n, if that is less) are refused.
+
+    Args:
+        example: The prompt.
+        model: The model whose tokens are counted.
+        n: How many at most.
+        seed: Seed of the prompts.
 
     >>> import keyhole
     >>> from keyhole.tasks import ioi
@@ -172,10 +184,16 @@ def like(example: Example, model: "Model", n: int = 32, seed: int = 0) -> list[E
 
 
 def counterfactual(example: Example, model: "Model", *, kind: str | None = None, seed: int = 0) -> Example:
-    """What would this prompt be, were what decides its answer another? As many tokens, roles at the same ones.
+    """The same prompt with what decides its answer changed: as many tokens, roles at the same positions.
 
-    `kind` is one of `counterfactual_kinds(example.task)`, by default the first. The answer is that of the new prompt;
-    where nothing decides it any more, there is none. The label "counterfactual" says which kind it is.
+    The answer is that of the new prompt. Where nothing decides it any more, there is none. The label "counterfactual"
+    names the kind.
+
+    Args:
+        example: The prompt.
+        model: The model whose tokens are counted.
+        kind: One of `counterfactual_kinds(example.task)`. Default: the first.
+        seed: Seed of what is put in.
 
     >>> import keyhole
     >>> from keyhole.tasks import ioi
@@ -200,6 +218,9 @@ def counterfactual(example: Example, model: "Model", *, kind: str | None = None,
 
 def counterfactual_kinds(task: str) -> tuple[str, ...]:
     """Which counterfactuals do the prompts of a task have? The default first.
+
+    Args:
+        task: The task's name.
 
     >>> counterfactual_kinds("ioi")
     ('other names', 'third name')

@@ -16,7 +16,7 @@ from keyhole.tasks.words import CONTENT, NAMES, OBJECTS, PLACES, words_of
 
 @dataclass(frozen=True)
 class IoiWords:
-    """What indirect objects are made of. A and B are the two people in the order they are named, S the one who acts."""
+    """What prompts are made of. A and B are the two people in the order they are named, S the one who acts."""
 
     wordings: tuple[str, ...]
     names: tuple[str, ...]
@@ -60,9 +60,18 @@ def ioi(
 ) -> list[Example]:
     """Who receives the object? The answer is the person who does not act.
 
-    ABBA names the receiver (IO) first, BABA the giver (S). Mixed: every prompt draws its wording and order; balanced:
-    of each wording as many in the one order, then in the other. Held out: whole (pair of names, object) combinations,
-    in both orders and in every wording; None takes both sides.
+    ABBA names the receiver (IO) first, BABA the giver (S).
+
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        design: "mixed": every prompt draws its wording and order. "balanced": as many of each wording in the one order,
+            then in the other.
+        order: "ABBA", "BABA" or "both".
+        held_out: False: prompts of the organism's training; True: prompts kept out of it, by whole combinations of
+            names and object in both orders and every wording; None: both.
+        names: The names to draw from.
+        wordings: Indices of the wordings.
 
     >>> ioi(1, names=("Mary", "John"), wordings=[0], order="ABBA")[0].template
     'ABBA-0'
@@ -94,7 +103,7 @@ def orders_of(order: str) -> tuple[str, ...]:
 
 
 def check_ioi(design: str, names: Sequence[str], wordings: Sequence[int], n_wordings: int) -> None:
-    """Refuse what no prompt can be made of."""
+    """Refuse choices from which no prompt can be made."""
     if design not in get_args(Design):
         raise KeyholeError(f"design is one of {', '.join(get_args(Design))}, not {design!r}")
     if len(names) < 2:
@@ -104,7 +113,7 @@ def check_ioi(design: str, names: Sequence[str], wordings: Sequence[int], n_word
 
 
 def balanced(n: int, wordings: Sequence[int], orders: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """How many prompts of each wording in each order? As even as n allows, the first ones have the rest.
+    """How many prompts of each wording in each order? As even as n allows; the first ones get one more.
 
     >>> list(balanced(5, [0, 1], ["ABBA", "BABA"]))
     [(2, 0, 'ABBA'), (1, 0, 'BABA'), (1, 1, 'ABBA'), (1, 1, 'BABA')]
@@ -144,7 +153,7 @@ def ioi_example(
 
 
 def ioi_words(example: Example) -> IoiWords:
-    """Which was an example made of?"""
+    """The wordings and words that an example was made of."""
     return PUBLISHED if example.labels.get("wordings") == "published" else OWN
 
 
@@ -198,8 +207,17 @@ def published_ioi(
 ) -> list[Example]:
     """Who receives the object, in the wordings of Wang et al.? The answer is the person who does not act.
 
-    Balanced, 3,000 as published: of each wording as many ABBA, then as many BABA, so that prompt 200 t + i is of
-    wording t. Mixed, 256 as published: every prompt draws one of the first seven wordings in one of both orders.
+    Published sizes: 3,000 balanced prompts, of which prompt 200 t + i has wording t; or 256 mixed ones, which draw from
+    the first seven wordings.
+
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        design: "balanced": of each wording as many ABBA, then as many BABA. "mixed": every prompt draws its wording and
+            order.
+        order: "ABBA", "BABA" or "both".
+        names: The names to draw from.
+        wordings: Indices of the wordings. Default: all if balanced, the first seven if mixed.
 
     >>> [example.template for example in published_ioi(30)][-2:]
     ['ABBA-14', 'BABA-14']
@@ -242,10 +260,18 @@ def induction(
 ) -> list[Example]:
     """What came after this word the first time? "... A B ... A" is followed by B.
 
-    Distinct random words, then the same words again from a random one of them onwards (to the last, so that
-    the next word is never in doubt). `first_again=False` never repeats the very first word, which many tokenizers cut
-    otherwise than the same word after a space. Roles: A (the earlier copy of the last word), B (what followed it), END.
-    Held out: whole word sequences.
+    Distinct random words, then the same words again from a random one of them onwards. They go on to the last word, so
+    that the next word is never in doubt. Roles: A (the earlier copy of the last word), B (what followed it), END.
+
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        held_out: False: prompts of the organism's training; True: prompts kept out of it, by whole word sequences;
+            None: both.
+        words: The words to draw from.
+        length: The fewest and the most words before they repeat.
+        first_again: May the very first word be repeated? Many tokenizers split it otherwise at the start of a text than
+            after a space.
 
     >>> induction(1, words=("cup", "jam"), length=(2, 2))[0].text in ("cup jam cup", "jam cup jam")
     True

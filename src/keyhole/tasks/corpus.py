@@ -81,6 +81,10 @@ _SLOTS: dict[str, tuple[str, ...]] = {
 def filler(n: int, seed: int = 0) -> list[str]:
     """Which n sentences does this seed give?
 
+    Args:
+        n: How many sentences.
+        seed: Seed of the sentences.
+
     >>> len(filler(3))
     3
     """
@@ -135,6 +139,10 @@ def documents(n: int, seed: int = 0) -> list[str]:
 
     Some are one example alone; the others put examples and plain sentences one after another, so that a
     task can begin anywhere. Induction stands alone: its words must be new when they first appear.
+
+    Args:
+        n: How many documents.
+        seed: Seed of the documents.
 
     >>> len(documents(2))
     2

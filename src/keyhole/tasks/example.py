@@ -51,6 +51,9 @@ class Example:
     def word(self, role: str) -> str:
         """Which characters of the prompt play this role?
 
+        Args:
+            role: The role's name.
+
         >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
         >>> Example("demo", text, "", (), (), roles, "", "").word("WHO")
         'Mary'
@@ -59,13 +62,25 @@ class Example:
         return self.text[start:end]
 
     def span(self, role: str) -> Span:
-        """Between which characters of the prompt does a role stand?"""
+        """Between which characters of the prompt does a role stand?
+
+        Args:
+            role: The role's name.
+
+        >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
+        >>> Example("demo", text, "", (), (), roles, "", "").span("WHO")
+        (0, 4)
+        """
         if role not in self.roles:
             raise KeyholeError(f"this example has no role {role!r}: it has {', '.join(self.roles)}.")
         return self.roles[role]
 
     def in_chat(self, model: "Model") -> "Example":
-        """The prompt as a user's message in the model's chat template; run it with `bos=False`."""
+        """The prompt as a user's message in the model's chat template; run it with `bos=False`.
+
+        Args:
+            model: The model, whose chat template is used.
+        """
         from keyhole.models.chat import in_chat
 
         text, roles = in_chat(model, self.text, self.roles)
@@ -73,18 +88,42 @@ class Example:
         return replace(self, text=text, roles=roles, continuation=self.continuation.lstrip())
 
     def position(self, run: "Run", role: str) -> int:
-        """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
+        """At which token of a run of this prompt does a role stand? Refuses a role of several tokens.
+
+        Args:
+            run: A run of this prompt.
+            role: The role's name.
+
+        >>> import keyhole
+        >>> text, roles = fill("{name} went to the store", {"name": ("WHO", "Mary")})
+        >>> example = Example("demo", text, "", (), (), roles, "", "")
+        >>> example.position(keyhole.load().run(text), "WHO")
+        1
+        """
         word, tokens = self.word(role), self._tokens(run)[role]
         if len(tokens) != 1:
             raise KeyholeError(f"{word!r}, the role {role}, is {len(tokens)} tokens for {run.model.name}.")
         return tokens[0]
 
     def positions(self, run: "Run") -> dict[str, int]:
-        """At which token of a run of this prompt does each role stand? Roles of several tokens are left out."""
+        """At which token of a run of this prompt does each role stand? Roles of several tokens are left out.
+
+        Args:
+            run: A run of this prompt.
+
+        >>> import keyhole
+        >>> text, roles = fill("{name} went to the store", {"name": ("WHO", "Mary")})
+        >>> example = Example("demo", text, "", (), (), roles, "", "")
+        >>> example.positions(keyhole.load().run(text))
+        {'WHO': 1, 'END': 5}
+        """
         return {role: tokens[0] for role, tokens in self._tokens(run).items() if len(tokens) == 1}
 
     def places(self, tokens: Sequence[str]) -> dict[str, int]:
         """The same from the texts of the tokens, as circuits keep them: no model is needed.
+
+        Args:
+            tokens: The texts of the tokens.
 
         >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
         >>> Example("demo", text, "", (), (), roles, "", "").places(("<bos>", "Mary", " waits"))
@@ -97,6 +136,9 @@ class Example:
 
     def tokens(self, model: "Model") -> dict[str, tuple[int, ...]]:
         """Which tokens of this prompt play each role for a model? Counted from the first token of the text itself.
+
+        Args:
+            model: The model, with its tokenizer.
 
         >>> import keyhole
         >>> text, roles = fill("{name} went to the store", {"name": ("WHO", "Mary")})
@@ -211,7 +253,16 @@ def piece_after(text: str, span: Span) -> Span:
 
 
 def is_held_out(*combination: str) -> bool:
-    """Is this combination kept out of all training text? A fixed one in ten is, on every machine alike."""
+    """Is this combination kept out of all training text?
+
+    One in ten is, by a hash: the same ones on every machine.
+
+    Args:
+        *combination: The words that make up the combination.
+
+    >>> is_held_out("Mary", "John", "drink") in (True, False)
+    True
+    """
     return zlib.crc32("|".join(combination).encode()) % HELD_OUT_ONE_IN == 0
 
 

@@ -26,13 +26,26 @@ _KEYS = {"prompt", "target", "against", "labels", "roles", *_TEXTS}
 
 
 def read_examples(path: str | Path) -> list[Example]:
-    """Read examples, or say which line is wrong and why."""
+    """Read examples from a JSON Lines file.
+
+    A line that is wrong is refused, with its number and the reason.
+
+    Args:
+        path: The file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.tasks import ioi
+    >>> with TemporaryDirectory() as folder:
+    ...     write_examples(ioi(2), f"{folder}/prompts.jsonl")
+    ...     read_examples(f"{folder}/prompts.jsonl") == ioi(2)
+    True
+    """
     path, examples = Path(path), []
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         try:
-            examples.append(_example(parse_json(line), task=path.stem))
+            examples.append(example_of(parse_json(line), task=path.stem))
         except KeyholeError as error:
             raise KeyholeError(f"{path}, line {number}: {error}") from error
     if not examples:
@@ -56,7 +69,19 @@ def _lines(path: str | Path) -> list[str]:
 
 
 def write_examples(examples: Sequence[Example], path: str | Path) -> None:
-    """Write examples so that `read_examples` gives them back, equal in everything."""
+    """Write examples as JSON Lines that `read_examples` reads back without loss.
+
+    Args:
+        examples: The examples.
+        path: The file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.tasks import ioi
+    >>> with TemporaryDirectory() as folder:
+    ...     write_examples(ioi(2), f"{folder}/prompts.jsonl")
+    ...     read_examples(f"{folder}/prompts.jsonl") == ioi(2)
+    True
+    """
     lines = [json.dumps(as_record(example), ensure_ascii=False) for example in examples]
     write_at_once(path, "".join(f"{line}\n" for line in lines))
 
@@ -88,7 +113,12 @@ def _usual(answers: tuple[str, ...], answer: str) -> dict[str, str]:
     return {"answer": answers[0] if answers else "", "template": "", "continuation": f" {answer}"}
 
 
-def _example(record: Any, *, task: str) -> Example:
+def example_of(record: Any, *, task: str) -> Example:
+    """An example from plain data, as a line of a file has it; `task`: what it belongs to unless it says so.
+
+    >>> example_of({"prompt": "1+1=", "target": "2"}, task="sums").answers
+    ('2',)
+    """
     require(isinstance(record, dict), "a line is one JSON object.")
     if unknown := set(record) - _KEYS:
         raise KeyholeError(f"unknown keys: {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}.")

@@ -54,6 +54,10 @@ def facts(n: int = N_FACTS, seed: int = 0) -> list[Example]:
 
     They are fixed, so the seed changes nothing. Wrong answers are those to the other questions of the same kind.
 
+    Args:
+        n: How many, at most six.
+        seed: Changes nothing: the prompts are fixed. Every task takes one.
+
     >>> [example.answer for example in facts()]
     ['Austin', 'Sacramento', 'Albany', 'basketball', 'football', '2']
     """
@@ -107,10 +111,16 @@ def greater_than(
 ) -> list[Example]:
     """Which two digits can end the year? Every YY above the first; `answer` is one of them at random.
 
-    `YearsSettings` say which years and nouns: `years`, such as {"1745", "1812"}, are some of the centuries and starts.
-    With `digits`, for models that cut numbers into digits, the prompt asks for the next digit alone. The first year
-    then ends in 9, so that the tens decide (from 1739 on: 4 to 9 are right, 0 to 3 are wrong).
-    Held out: whole (noun, century, YY) combinations.
+    Held out are whole combinations of noun, century and YY.
+
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        held_out: False: prompts of the organism's training; True: prompts kept out of it; None: both.
+        settings: Which years and nouns: a `YearsSettings`.
+        **choices: The fields of `settings` by name. `years`, such as {"1745", "1812"}, are some of the centuries and
+            starts. With `digits`, for models that split numbers into digits, the prompt asks for the next digit alone.
+            The first year then ends in 9, so that the tens decide (from 1739 on: 4 to 9 are right, 0 to 3 are wrong).
 
     >>> example = greater_than(1, nouns=["war"], centuries=["17"])[0]
     >>> min(example.answers) > example.word("YY"), max(example.answers)
@@ -189,7 +199,15 @@ def pronouns(
 ) -> list[Example]:
     """He or she? The name decides.
 
-    Held out: whole (name, wording) combinations, so the model has never seen this name asked about this way.
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        held_out: False: prompts of the organism's training; True: prompts kept out of it, by whole combinations of name
+            and wording; None: both.
+        names: The names to draw from.
+        adjectives: The adjectives to draw from.
+        people: What the person may be called, such as "friend".
+        wordings: Indices of the wordings.
 
     >>> pronouns(1, names=["Mary"])[0].answer
     'she'

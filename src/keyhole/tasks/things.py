@@ -51,9 +51,17 @@ def boxes(
 ) -> list[Example]:
     """Which box is the thing in? Two to nine things in shuffled boxes, or as `BoxesSettings` say.
 
-    A thing that is chosen as the `query` is in a random box of every prompt.
-    Roles: item_i and box_i in their order, ITEM and BOX the queried pair, QUERY its second mention, END.
-    Held out: (thing, letter) pairs are never asked about in training, though they occur; None takes both sides.
+    Roles: item_i and box_i in their order, ITEM and BOX the queried pair, QUERY its second mention, END. A thing that
+    is chosen as the `query` is in a random box of every prompt.
+
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        held_out: False: prompts of the organism's training; True: prompts kept out of it, by (thing, letter) pairs that
+            training never asks for; None: both.
+        settings: How many boxes, and which things and letters: a `BoxesSettings`. Default: two to nine things in
+            shuffled boxes.
+        **choices: The fields of `settings` by name.
 
     >>> boxes(1, n_boxes=2, things=["jam", "knife"], letters="AB")[0].task
     'boxes'
@@ -175,10 +183,18 @@ def lists(
 ) -> list[Example]:
     """Which item of the list is of this kind? They are to be named in list order, so the first comes next.
 
-    Four to ten items, of which the prompt asks for a random category, or as `ListsSettings` say. Where the prompt names
-    some items already (`given`), `answers` are the remaining ones.
-    Roles: item_i in list order, `fruits_0`, `fruits_1`... the same items by category, CATEGORY, END.
-    Held out: (category, set of its items in the list); None takes both sides.
+    The items are to be named in list order, so the first of the kind comes next. Where the prompt names some items
+    already (`given`), `answers` are the remaining ones. Roles: item_i in list order, `fruits_0`, `fruits_1`... the same
+    items by category, CATEGORY, END.
+
+    Args:
+        n: How many prompts.
+        seed: Seed of the prompts.
+        held_out: False: prompts of the organism's training; True: prompts kept out of it, by (category, set of its
+            items in the list); None: both.
+        settings: Which items and categories: a `ListsSettings`. Default: four to ten items, of which the prompt asks
+            for a random category.
+        **choices: The fields of `settings` by name.
 
     >>> lists(1, n_items=4, category="fruits")[0].text.endswith("Find the fruits:")
     True

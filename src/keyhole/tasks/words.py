@@ -1,6 +1,6 @@
-"""Which words do tasks draw from, and what can be chosen of a task?
+"""Which words do tasks draw from, and which choices does a task have?
 
-Which words do the tasks draw from? Every list is disjoint from the others, so a word has one meaning.
+Every list of words is disjoint from the others, so a word has one meaning.
 """
 
 import inspect
@@ -55,7 +55,7 @@ THINGS: tuple[str, ...] = words_of(
 )
 LETTERS: tuple[str, ...] = tuple("ABCDEFGHI")
 
-# Plural, as the lists task asks for it -> the items.
+# Category, in the plural as the task `lists` asks for it -> its items.
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "animals": words_of("dog cat horse cow sheep goat rabbit mouse"),
     "fruits": words_of("apple pear banana peach plum cherry lemon grape"),
@@ -81,7 +81,7 @@ ITEMS: tuple[str, ...] = tuple(item for items in CATEGORIES.values() for item in
 # Words that can stand alone, for sequences without grammar.
 CONTENT: tuple[str, ...] = NAMES + PLACES + OBJECTS + ADJECTIVES + PEOPLE + EVENTS + THINGS + ITEMS
 
-# Every word of the tasks that carries meaning, by what it is.
+# Every content word of the tasks, by its kind.
 KINDS: dict[str, tuple[str, ...]] = {
     "women's names": FEMALE_NAMES,
     "men's names": MALE_NAMES,
@@ -97,13 +97,13 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
-# What can be chosen of a task, and is this a choice?
+# Which choices does a task have, and is a value one of them?
 
 _SPELLED = {int: "a whole number", str: "a text", bool: "true or false", NoneType: "nothing"}
 
 
 def choices_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """What can be chosen of a task, and of which type it is: its generator's keywords, and its record of settings.
+    """The choices of a task, with their types: its generator's keywords, and the fields of its record of settings.
 
     >>> from keyhole.tasks import boxes
     >>> list(choices_of(boxes))
@@ -117,7 +117,7 @@ def choices_of(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_choices(task: str, make: Callable[..., Any], choices: Mapping[str, Any]) -> None:
-    """Refuse what cannot be chosen, before a generator meets it."""
+    """Refuse choices that the task does not have, before its generator is called."""
     hints = choices_of(make)
     for name, value in choices.items():
         if name not in hints:
@@ -127,7 +127,7 @@ def check_choices(task: str, make: Callable[..., Any], choices: Mapping[str, Any
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Is a choice of its type? A word is no list of words."""
+    """Is a value of its type? A word is no list of words."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Sequence, Collection):
         several = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)

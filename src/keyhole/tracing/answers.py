@@ -175,7 +175,13 @@ class NextTokens(Sequence[NextToken]):
         return NextTokens(self.tokens[index]) if isinstance(index, slice) else self.tokens[index]
 
     def to_dataframe(self) -> Table:
-        """A row per token: a pandas DataFrame, or records without pandas."""
+        """A row per token: a pandas DataFrame, or records without pandas.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> len(run.next(3).to_dataframe())
+        3
+        """
         return as_dataframe([asdict(token) for token in self.tokens])
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun
 
 INTERVALS = 64  # of the trapezoid rule, as in the reference implementation of ACC++
-_NO_IG = 1e-12  # attributions at most this, or the rounding of their dtype, are none
+_NO_IG = 1e-12  # an attribution up to this, or up to the rounding of its dtype, counts as zero
 
 
 def no_attribution(dtype: torch.dtype) -> float:

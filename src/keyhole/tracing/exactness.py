@@ -6,7 +6,7 @@ write from their folded weights.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole._moved import attributes_of
-from keyhole.brief import brief
+from keyhole.brief import brief, model_label
 from keyhole.models.capture import plain_logits
 from keyhole.models.mlps import NoMlp
-from keyhole.models.numbers import exact_matmul, tolerance_of
+from keyhole.models.numbers import exact_matmul, rounding_advice, tolerance_of
 from keyhole.models.stacks import read_values, stack
 from keyhole.qk.channels import layer_in_channels
+from keyhole.report import Report, Reported, Section, Table
 from keyhole.tracing.mlp_places import mlp_places
 from keyhole.tracing.upstream import Writes
 
@@ -48,7 +49,7 @@ class LayerCheck:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Reported):
     """How exact Keyhole is on one model and one prompt. All errors are relative to the largest value compared."""
 
     __repr__ = brief
@@ -82,6 +83,62 @@ class Check:
         """Do all errors stay within what rounding explains?"""
         errors = (self.scores, self.residuals, self.logits, self.plain_pass or 0.0, self.mlps or 0.0)
         return all(e <= self.tolerance for e in errors)
+
+    def report(self, layers: bool = False) -> Report:
+        """The largest errors, and those of every layer if they are wanted.
+
+        Args:
+            layers: Show every layer's errors, too.
+        """
+        errors = [
+            ("attention scores", "singular channels", self._judged(self.scores)),
+            ("residual streams", "writers", self._judged(self.residuals)),
+            ("logits", "writers", self._judged(self.logits)),
+            ("MLP writes", "folded weights", "no facts" if self.mlps is None else self._judged(self.mlps)),
+        ]
+        if self.plain_pass is not None:
+            errors.append(("logits, captured", "a plain pass", self._judged(self.plain_pass)))
+        notes = []
+        if deficient := sum(layer.deficient_heads for layer in self.layers):
+            notes.append(
+                f"{deficient} heads have directions that no channel holds (of no weight, or too weak to be told); that "
+                "part of a score is shown as rest."
+            )
+        if not self.exact and (advice := rounding_advice(getattr(torch, self.dtype))) is not None:
+            notes.append(advice)
+        table = Table(("reconstructed", "from", ">largest error"), errors)
+        return Report(
+            f"How exact: {model_label(self.model)}",
+            f"{self.n_tokens} tokens, {self.dtype}: {'exact' if self.exact else 'NOT exact'} within "
+            f"{self.tolerance:.0e} of the largest value (of the head, or of the token).",
+            [
+                Section("Errors", [table]),
+                Section("Layers", [self._layers()] if layers else []),
+                Section("Notes", ["\n".join(notes)]),
+            ],
+            table,
+        )
+
+    def _judged(self, value: float) -> str:
+        return f"{value:.1e}" if value <= self.tolerance else f"{value:.1e}, too large"
+
+    def _layers(self) -> Table:
+        rows = [
+            (
+                str(layer.layer),
+                "no attention" if layer.scores is None else f"{layer.scores:.1e}",
+                "" if layer.values is None else f"{layer.values:.1e}",
+                f"{layer.residual:.1e}",
+                "" if layer.mlp is None else f"{layer.mlp:.1e}",
+            )
+            for layer in self.layers
+        ]
+        return Table(("layer", ">scores from channels", ">values", ">residual after it, from writers", ">MLP"), rows)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        summary = {name: getattr(self, name) for name in ("scores", "residuals", "mlps", "exact")}
+        return {**asdict(self), **summary}
 
     if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
         __getattr__ = attributes_of("Check")

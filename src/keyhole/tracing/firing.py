@@ -27,9 +27,12 @@ from keyhole.tracing.search import Removed
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Matches
     from keyhole.edits.making import Scope
     from keyhole.edits.records import Edit
     from keyhole.models.run import Run
+    from keyhole.tasks.example import Example
     from keyhole.tracing.why import Flavour
     from keyhole.web.notebook import Widget
 
@@ -64,14 +67,34 @@ class Firing:
     why_not: bool = False  # is it explained why the head does not attend here?
 
     def side(self, name: SideName) -> Side:
-        """The dest or src side."""
+        """The dest or src side.
+
+        Args:
+            name: "dest" or "src".
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.explain((1, 6), src="Mary").side("src").side
+        'src'
+        """
         for side in self.sides:
             if side.side == name:
                 return side
         raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau.")
 
     def vector(self, signal: Signal, *, flavour: "Flavour" = "rotated") -> Float[Tensor, "d_model"]:
-        """A signal in residual space. See `keyhole.tracing.why`."""
+        """A signal in residual space, within its channels.
+
+        Args:
+            signal: One of its signals.
+            flavour: "rotated": as the head reads it, rotary positions included. "raw": as it was written.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> firing = run.explain((1, 6), src="Mary")
+        >>> firing.vector(firing.side("src").signals[0]).shape
+        torch.Size([128])
+        """
         from keyhole.tracing.why import signal_vector
 
         return signal_vector(self, signal, flavour=flavour)
@@ -82,13 +105,43 @@ class Firing:
         Args:
             factor: 0 removes them, 2 doubles them.
             scope: "here" at its own tokens, "on" from its dest on, "everywhere" at all tokens.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> edits = run.explain((1, 6), src="Mary").edits()
+        >>> run.with_edits(edits).edits == edits
+        True
         """
         from keyhole.edits.making import firing_edits
 
         return firing_edits(self, factor=factor, scope=scope)
 
+    def claim(self, example: "Example", *, prompts: "Prompts" = None) -> "Matches":
+        """What it says, as a claim about a task: the channels of its signals are why the head looks there.
+
+        Args:
+            example: Its prompt, whose roles name its tokens in others.
+            prompts: Those that the claim is tested on, or a task. Default: the example's own task.
+
+        >>> import keyhole
+        >>> from keyhole.tasks import ioi
+        >>> example = ioi(1, 2, wordings=[0], order="ABBA")[0]
+        >>> run = keyhole.load().run(example.text)
+        >>> print(run.explain(head=(1, 6), dest=-1, src=example.position(run, "IO")).claim(example).says)
+        channels 4,5,10 of head 1.6 match IO, from END
+        """
+        from keyhole.claims.making import firing_claim
+
+        return firing_claim(self, example, prompts=prompts)
+
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data.
+
+        >>> import keyhole
+        >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+        >>> run.explain((1, 6), src="Mary").record()["attention"] > 0.4
+        True
+        """
         numbers = ("layer", "head", "dest", "src", "attention", "tau", "visible")
         return {
             **{name: getattr(self, name) for name in numbers},

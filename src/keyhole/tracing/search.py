@@ -19,20 +19,20 @@ from keyhole.progress import Between, nothing
 from keyhole.tracing.candidates import Candidates, no_attribution
 
 _FIRST_PICKS = 16
-_ROW_FLOATS = 4_000_000  # of candidates' rows held at once: 32 MB a copy in float64
+_ROW_FLOATS = 4_000_000  # floats of candidates' rows held at once: a copy takes 32 MB in float64
 _COLUMNS = ("component", "channel", "ig", "after", "alone")
 
 
 @dataclass(frozen=True)
 class Removed:
-    """What was taken from some firings on one side: columns, firing by firing, in the order of removal."""
+    """What the search removed from some firings on one side: columns, firing by firing, in the order of removal."""
 
     firing: Int[np.ndarray, "removal"]
     component: Int[np.ndarray, "removal"]
     channel: Int[np.ndarray, "removal"]
     ig: Float[np.ndarray, "removal"]
     after: Float[np.ndarray, "removal"]  # the attention weight after each removal
-    alone: Float[np.ndarray, "removal"]  # and when nothing goes but all that is removed of the same component
+    alone: Float[np.ndarray, "removal"]  # the weight if only this component's removed channels go
     reached: Bool[np.ndarray, "firing"]  # did the weight pass tau?
 
 
@@ -126,7 +126,7 @@ def _left_alone(
     *,
     between: Between,
 ) -> Float[Tensor, "removal"]:
-    """The weight left when one component alone goes, with all that was taken of it."""
+    """The weight left when one component alone is removed, in all of its channels that the search removed."""
     n, most = candidates.components, candidates.gain.shape[1]  # a component has a row per channel
     pairs, pair = torch.unique(firing * n + component, return_inverse=True)
     order = pair.argsort(stable=True)
@@ -148,7 +148,7 @@ def _parts(n: int, floats: int) -> Iterator[slice]:
 
 
 def _merged(short: Removed, longer: Removed, of: Int[np.ndarray, "more"]) -> Removed:
-    """Firings that ended early, and those that needed more, in their own order."""
+    """The firings of both searches in one order; `of`: which firings needed the longer search."""
     firing = np.concatenate([short.firing, of[longer.firing]])
     order = np.argsort(firing, kind="stable")
     columns = {name: np.concatenate([getattr(short, name), getattr(longer, name)])[order] for name in _COLUMNS}
@@ -158,7 +158,7 @@ def _merged(short: Removed, longer: Removed, of: Int[np.ndarray, "more"]) -> Rem
 
 
 def joined(parts: Sequence[tuple[Int[np.ndarray, "own"], Removed]], n: int) -> Removed:
-    """What was removed from batches of firings, each with the numbers that its firings have among all n."""
+    """One record of several batches, each with the indices of its firings among all n."""
     reached = np.zeros(n, dtype=bool)
     if not parts:
         whole, number = np.zeros(0, dtype=np.int64), np.zeros(0)

@@ -80,6 +80,20 @@ def trace_svt(
 
     An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
     token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
+
+    Args:
+        run: The run of the prompt.
+        target: The answer, as `Run.trace` takes it. Default: the likeliest next token.
+        against: The other answer: the lead of `target` over it is traced.
+        settings: Thresholds, and with `start` the firings to begin with: an `SvtSettings`.
+        metric: How the answer's score is read: "linear" (its logit; the default) or "prob". Refused with `start`.
+        end: The token after which the answer is predicted. Default: the last.
+        progress: Called with the number of layers done and their total.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> trace_svt(run, "Mary", against="John").parameters.method
+    'svt'
     """
     run._require_fresh()
     rule, at = settings or SvtSettings(), run.position(end, "end")
@@ -99,7 +113,20 @@ def trace_svt(
 def contributions(
     run: "Run", head: Head, dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
 ) -> Contributions:
-    """How much does each upstream head contribute to this score, through dest and through src?"""
+    """How much does each upstream head contribute to this score, through dest and through src?
+
+    Args:
+        run: The run of the prompt.
+        head: Layer and head, such as (3, 6).
+        dest: The attending token: a position or the text of one token.
+        src: The attended token, given likewise.
+        channels: "singular": the channels that make up the score, as in the paper. "all": every channel.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> contributions(run, (3, 6), -1, "Mary").layers
+    (0, 1, 2)
+    """
     run._require_fresh()
     rule, writes = SvtSettings(channels=channels, start=[(*head, dest, src)]), Writes([run])
     (place,) = places_of(run, rule, len(run) - 1)

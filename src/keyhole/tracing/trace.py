@@ -71,6 +71,12 @@ class Circuits(Sequence[Found]):
 
         Each row has the index of its prompt and how it begins, the answer with its probability, and what
         `Circuit.to_dataframe` has. A prompt that could not be traced has one row, with its `error`.
+
+        >>> import keyhole
+        >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"])
+        >>> circuits = trace_many(runs, ["Mary"], through="heads")
+        >>> len(circuits.to_dataframe()) == len(circuits[0].edges)
+        True
         """
         rows = list[dict[str, Any]]()
         for index, circuit in enumerate(self):
@@ -183,6 +189,11 @@ def trace_many(
     Returns:
         The circuits, in the order of the runs. `to_dataframe` makes one table of all. What was found lies in columns;
         a circuit's objects are made when it is looked at.
+
+    >>> import keyhole
+    >>> runs = keyhole.load().run_many(["When Mary and John went to the store, John gave a drink to"] * 2)
+    >>> [type(circuit).__name__ for circuit in trace_many(runs, ["Mary", "Mary"], through="heads")]
+    ['Circuit', 'Circuit']
     """
     how = chosen(settings, TraceSettings, options)
     answers: Sequence[Target] = [None] * len(runs) if targets is None else targets

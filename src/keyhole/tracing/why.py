@@ -55,10 +55,24 @@ def explain(
 ) -> Firing:
     """Which signals cause this attention weight? With `why_not`: which ones keep the head from attending to `src`?
 
-    `dest` is the last token unless it is given, and `src` the token that dest attends to most. `tau`: "dynamic" =
-    min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal touches all keys, as in the
-    paper, or the source alone. Signals against a firing are the fewest whose removal lifts the weight to tau; their
-    `weight`, `ig` and `alone` are what they take from it.
+    Signals against a firing are the fewest whose removal lifts the weight to tau. Their `weight`, `ig` and `alone` are
+    what they take from it.
+
+    Args:
+        run: The run of the prompt.
+        head: Layer and head, such as (3, 6).
+        dest: The attending token: a position or the text of one token. Default: the last.
+        src: The attended token, given likewise. Default: the one that `dest` attends to most.
+        tau: The weight below which the attention counts as gone: a number, a function of `dest`, or "dynamic", min(1,
+            2.5 / visible keys).
+        keys: What a removal on the src side touches: "all" keys, as in the paper, or the "source" alone.
+        why_not: Explain what keeps the head from attending to `src`, instead of why it attends.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> firing = explain(run, (3, 6), src="Mary")
+    >>> firing.head, firing.why
+    (6, 'here')
     """
     require_choice("keys", keys, Keys)
     if why_not and src is None:
@@ -203,7 +217,19 @@ Flavour = Literal["rotated", "raw"]
 
 
 def signal_vector(firing: "Firing", signal: "Signal", *, flavour: Flavour = "rotated") -> Float[Tensor, "d_model"]:
-    """A signal in residual space."""
+    """A signal in residual space, within its channels.
+
+    Args:
+        firing: The firing, as `explain` returns it.
+        signal: One of its signals.
+        flavour: "rotated": as the head reads it, rotary positions included. "raw": as it was written.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> firing = explain(run, (1, 6), src="Mary")
+    >>> signal_vector(firing, firing.side("src").signals[0]).shape
+    torch.Size([128])
+    """
     run, om = firing.run, omega(firing.run.model, firing.layer, signal.basis)
     ks, who = list(signal.channels), signal.writer
     basis = (om.u(firing.head) if signal.side == "dest" else om.v(firing.head))[: run.model.dims.d_model, ks]

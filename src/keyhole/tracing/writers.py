@@ -45,7 +45,18 @@ class Split:
 
 
 def split(run: "Run", layer: int, pos: int | str) -> Split:
-    """Who wrote what layer `layer` reads at this token? `layer` = number of layers: what the final norm reads."""
+    """Who wrote what this layer reads at this token?
+
+    Args:
+        run: The run of the prompt.
+        layer: The layer that reads. The number of layers stands for the final norm.
+        pos: The token: a position or the text of one token.
+
+    >>> import keyhole
+    >>> run = keyhole.load().run("When Mary and John went to the store, John gave a drink to")
+    >>> split(run, 3, "Mary").error < 1e-5
+    True
+    """
     run._require_fresh()
     t = run.position(pos)
     if not 0 <= layer <= len(run.layers):

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.shown import strongest
 from keyhole.errors import KeyholeError
+from keyhole.requests.bodies import read_body, spell
+from keyhole.requests.jobs import Reporter
+from keyhole.requests.kept import Given, Kept, Ran
 from keyhole.web.page import EDGES, page_data, script, style, to_html
-from keyhole.web.server.bodies import KINDS, read_body, spell
 from keyhole.web.server.circuits import CircuitBody, circuit_of
-from keyhole.web.server.jobs import Reporter
-from keyhole.web.server.kept import Given, Kept, Ran
+from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.prompt import document
 
 if TYPE_CHECKING:

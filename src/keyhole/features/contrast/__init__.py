@@ -9,6 +9,7 @@ rank_heads, swap_effects, answer_effects       what they explain, and what moves
 study(model, fits, test)                       all of it
 """
 
+from keyhole._exports import keep_names
 from keyhole.features.contrast.alternatives import Alternative, NoFeature
 from keyhole.features.contrast.attribution import angles, attribute
 from keyhole.features.contrast.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
@@ -81,3 +82,5 @@ __all__ = [
     "token",
     "write_contrast",
 ]
+
+keep_names(__name__)

@@ -138,7 +138,11 @@ class Collected:
         return self.resolved.slots
 
     def layer(self, layer: int) -> LayerSamples:
-        """The kept samples of a layer."""
+        """The kept samples of a layer.
+
+        Args:
+            layer: Index of the layer.
+        """
         if not self.kept:
             raise KeyholeError("only sums were kept: collect the contrast with keep=True.")
         if layer not in self.kept:
@@ -146,7 +150,11 @@ class Collected:
         return self.kept[layer]
 
     def check_head(self, head: Head) -> None:
-        """Refuse a head that the model does not have."""
+        """Refuse a head that the model does not have.
+
+        Args:
+            head: Layer and head.
+        """
         layer, index = head
         if layer not in self.sums:
             raise KeyholeError(f"there is no head {layer}.{index}: attention layers are {_ranges(sorted(self.sums))}.")

@@ -77,6 +77,10 @@ class Feature:
             side: Are the queries (dest) or the keys (src) edited?
             factor: What its coordinates are multiplied with.
             frame: Of the `Features` that it is of. A relative one cannot be edited.
+
+        >>> feature = Feature("one", (1, 6), torch.eye(16)[:, :1], torch.eye(16)[:, :1], torch.ones(1))
+        >>> feature.edit(factor=2.0).factor
+        2.0
         """
         return feature_edit(self, side=side, factor=factor, frame=frame)
 
@@ -103,7 +107,19 @@ class Features:
     p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
 
     def rank(self, head: Head, rule: RankRule | int = "null") -> int:
-        """The number of dimensions of the feature in one head, by a rule or as given."""
+        """The number of dimensions of the feature in one head, by a rule or as given.
+
+        Args:
+            head: Layer and head.
+            rule: "energy", "null" or "halves" (see `find_features`), or a number of dimensions.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import collect, order_contrast
+        >>> model = keyhole.load()
+        >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+        >>> features.rank((1, 6), 2)
+        2
+        """
         at = self.at(head)
         if isinstance(rule, int):
             if not 0 <= rule <= self.S.shape[-1]:
@@ -120,14 +136,37 @@ class Features:
         return int(chosen[at])
 
     def of(self, head: Head, rule: RankRule | int = "null") -> Feature:
-        """The feature's subspace in one head."""
+        """The feature's subspace in one head.
+
+        Args:
+            head: Layer and head.
+            rule: As `rank` takes it.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import collect, order_contrast
+        >>> model = keyhole.load()
+        >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+        >>> features.of((1, 6), 2).rank
+        2
+        """
         layer, index = self.at(head)
         r = self.rank(head, rule)
         U, S, V = self.U[layer, index, :, :r], self.S[layer, index, :r], self.V[layer, index, :, :r]
         return Feature(self.name, head, U, V, S)
 
     def at(self, head: Head) -> tuple[int, int]:
-        """Row and column of a head in the tensors."""
+        """Row and column of a head in the tensors.
+
+        Args:
+            head: Layer and head.
+
+        >>> import keyhole
+        >>> from keyhole.features.contrast import collect, order_contrast
+        >>> model = keyhole.load()
+        >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+        >>> features.at((1, 6))
+        (1, 6)
+        """
         if head[0] not in self.layers or not 0 <= head[1] < self.S.shape[1]:
             raise KeyholeError(f"there is no head {head_name(head)} among these features.")
         return self.layers.index(head[0]), head[1]

@@ -28,6 +28,8 @@ from keyhole.features.contrast.swaps import AnswerEffects, answer_effects, key_b
 from keyhole.report import Report, Reported
 
 if TYPE_CHECKING:
+    from keyhole.claims.making import Prompts
+    from keyhole.claims.records import Matches
     from keyhole.models.model import Model
     from keyhole.models.run import Run
 
@@ -81,14 +83,36 @@ class FoundHead:
         return next(effect for effect in self.study.swaps[self.head] if effect.name == self.feature.name)
 
     def answers(self, samples: int = 32) -> AnswerEffects:
-        """Does the answer follow it? The same swap in the model's own forward pass, in so many test prompts."""
+        """Does the answer follow it? The same swap in the model's own forward pass, on test prompts.
+
+        Args:
+            samples: How many test prompts are run.
+        """
         bases = {self.head: key_bases([self.feature])}
         study = self.study
         return answer_effects(study.test, bases, half=study.half, samples=samples, seed=study.settings.seed)
 
     def attribute(self, run: "Run", dest: int | str = -1) -> Attribution:
-        """Split a row of this head's logits, that of the query at `dest`, into the feature's part and the rest."""
+        """Split a row of this head's logits, that of the query at `dest`, into the feature's part and the rest.
+
+        Args:
+            run: The run of a prompt.
+            dest: The attending token: a position or the text of one token.
+        """
         return attribute(run, [self.feature], dest, frame=self.study.test.frame)
+
+    def claim(self, src: str, *, prompts: "Prompts", dest: str = "END", channels: int | None = None) -> "Matches":
+        """What it says, as a claim: the channels that its feature lies in most are why the head looks at `src`.
+
+        Args:
+            src: The role of the token that is found.
+            prompts: A task, or prompts with roles.
+            dest: The role of the token that looks.
+            channels: How many; as many as the feature has dimensions unless given.
+        """
+        from keyhole.claims.making import contrast_claim
+
+        return contrast_claim(self, src, dest=dest, prompts=prompts, channels=channels)
 
     def __repr__(self) -> str:
         numbers = f"gap {self.gap:.2f}, share {self.share:.2f}, p {self.p:.3f}"
@@ -127,8 +151,11 @@ class Found(Reported):
     def draw(self, folder: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
         """Draw interventions, and spectra, embeddings and attributions of the heads that look at the right keys.
 
-        Each is written as each of the `kinds`: png, svg, pdf. A picture that cannot be made (of a head without a
-        feature) is left out, and the log says why.
+        A picture that cannot be drawn (of a head without a feature) is left out, and the log says why.
+
+        Args:
+            folder: Where the pictures go.
+            kinds: The file types of each: "png", "svg", "pdf".
         """
         from keyhole.features.contrast.study_figures import draw_study
 
@@ -145,6 +172,6 @@ class Found(Reported):
 def find_heads(
     model: "Model", contrast: Contrast, test: Contrast | None = None, settings: StudySettings | None = None
 ) -> Found:
-    """Study one contrast, without edited prompts, which `FoundHead.answers` runs."""
+    """Study one contrast. No edited prompts are run here: `FoundHead.answers` does that."""
     settings = replace(settings or StudySettings(), answers=0)
     return Found(study(model, {contrast.name: contrast}, test, settings=settings))

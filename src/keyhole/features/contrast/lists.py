@@ -1,6 +1,6 @@
 """Contrasts of lists by category, ranks against the number of entities, and what makes up a built-in study.
 
-By what does a head find the items of the kind asked for? A contrast per category: its items against the others.
+By which feature does a head find the items of a category? A contrast per category: its items against all others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ def lists_contrast(
     `chat=True`; the organism knows lists of up to twelve items.
 
     Args:
-        model: Items are words of its tokenizer.
+        model: The model, whose tokenizer splits the items.
         n: How many lists there are.
         seed: Seed of the items and their order.
         wording: "plain", as the organism knows it, or "instruct".
@@ -68,16 +68,16 @@ def lists_test(
     categories: Categories = FIVE,
     chat: bool = False,
 ) -> Contrast:
-    """Do category features hold for lists they were not made from? The asked items never stood together there.
+    """Do category features hold for new lists? Their requested items never stood together in the contrast's lists.
 
     Args:
         model: As in `lists_contrast`.
-        n: Lists of the test.
-        seed: Another one than that of the contrast.
-        wording: As in the contrast.
-        per_category: As there.
-        categories: As there, too.
-        chat: Likewise.
+        n: How many lists there are.
+        seed: A seed other than that of the contrast.
+        wording: As in `lists_contrast`.
+        per_category: As in `lists_contrast`.
+        categories: As in `lists_contrast`.
+        chat: As in `lists_contrast`.
 
     >>> import keyhole
     >>> len(lists_test(keyhole.load(), 5).samples)
@@ -90,7 +90,7 @@ def lists_test(
 def _in_turn(
     n: int, seed: int, *, wording: str, per_category: int, categories: Categories, held_out: bool
 ) -> list[Example]:
-    # Asked at random, a category with few held-out sets would hardly ever be asked about in tests.
+    # Categories take turns: drawn at random, one with few held-out sets would hardly ever occur in tests.
     if n < 1 or not categories:
         raise KeyholeError(f"a contrast needs prompts and categories, not {n} of {len(categories)}.")
     columns = [
@@ -124,7 +124,7 @@ def _asked_against_others(name: str, model: "Model", examples: Sequence[Example]
 
 @dataclass(frozen=True)
 class RankRow:
-    """One head's ranks with so many entities."""
+    """One head's ranks at one number of entities."""
 
     head: Head
     entities: int
@@ -146,10 +146,10 @@ def sweep_ranks(
 
     Args:
         model: The model whose heads are looked at.
-        make: A contrast with so many entities.
+        make: A function from a number of entities to a contrast with as many.
         counts: The numbers of entities.
         heads: Heads, as (layer, head).
-        progress: Called with how many contrasts are done, and of how many.
+        progress: Called with the number of contrasts done and their total.
         **options: Fields of `CollectSettings` and of `FeatureSettings`.
 
     >>> import keyhole
@@ -166,7 +166,7 @@ def sweep_ranks(
     for done, count in enumerate(counts):
         features = find_features(collect(model, make(count), **passed), **options)
         if features.null is None or features.halves is None:
-            raise KeyholeError("a sweep tells ranks by permutations: ask for at least one.")
+            raise KeyholeError("a sweep finds ranks by permutations: give at least one.")
         for head in heads:
             at = features.at(head)
             ranks = (int(table[at]) for table in (features.energy, features.null, features.halves))
@@ -192,9 +192,9 @@ def built_in(
     seed: int = 0,
     how: dict[str, Any] | None = None,
 ) -> "tuple[dict[str, Contrast], Contrast]":
-    """The contrasts that make the features, and the one that tests them, of so many prompts each.
+    """The contrasts that make the features, and the one that tests them; `sizes`: how many prompts each has.
 
-    `how` has options of the recipes (wording, chat, n_boxes, per_category); `cross`: see `lexical_contrast`.
+    `how` has options of the contrasts (wording, chat, n_boxes, per_category); `cross`: see `lexical_contrast`.
     """
     require_choice("what", kind, BuiltIn)
     require_choice("feature", feature, BoxFeature)

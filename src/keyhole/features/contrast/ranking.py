@@ -235,7 +235,9 @@ class HeadAttention:
 
     head: Head
     accuracy: float  # share of queries whose most attended token, of all visible ones, is a positive key
-    among: float  # the same among the contrast's keys alone; NaN if no query has a negative key in its prompt
+    # Share of queries that attend to a positive key more than to every negative one. Queries without a negative key in
+    # their own prompt do not count; NaN if no query has one.
+    among: float
     positive: float  # mean attention on all positive keys together
     negative: float
 
@@ -264,7 +266,7 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
     if not len(chosen):
         raise KeyholeError("no query has its positive keys in its own prompt, so there is no attention to measure.")
     sign = collected.slots.sign[chosen]
-    has_negatives = bool((collected.slots.together[chosen] & (sign == -1)).any())
+    contested = (collected.slots.together[chosen] & (sign == -1)).any(1)  # queries with a negative key, too
     rows = []
     for layer in collected.sums:
         with exact_matmul():
@@ -277,7 +279,7 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
             other = logits.masked_fill(~wrong, float("-inf")).amax(1)
             columns = (
                 (best > torch.maximum(other, kept.top)).double().mean(0),
-                (best > other).double().mean(0) if has_negatives else torch.full_like(best[0].double(), float("nan")),
+                (best > other)[contested.to(best.device)].double().mean(0),  # NaN where there is no such query
                 (weights * right).sum(1).double().mean(0),
                 (weights * wrong).sum(1).double().mean(0),
             )

@@ -127,8 +127,22 @@ class Contrast:
     ) -> "Contrast":
         """Keys by their roles in a task's examples, a sample each: positive="BOX", negative="box_*".
 
-        A side is a role or several, * standing for any letters, or a function of the example that names them. A key
-        that is asked for on both sides is positive. `label` is a role, whose word it is, or a function of the example.
+        A key that is chosen on both sides is positive.
+
+        Args:
+            name: The contrast's name.
+            examples: The prompts, a sample each.
+            query: Where the query stands: a role, or a place. Default: the last token.
+            positive: The positive keys: a role or several, with * for any letters, or a function of the example that
+                names them.
+            negative: The negative keys, given likewise.
+            label: The label of a sample: a role, whose word it is, or a function of the example.
+            bos: Put a beginning-of-sequence token first? As `Model.run` takes it.
+
+        >>> from keyhole.tasks import boxes
+        >>> contrast = Contrast.from_roles("box", boxes(3), positive="BOX", negative="box_*")
+        >>> len(contrast.samples)
+        3
         """
         samples = []
         for number, example in enumerate(examples):
@@ -155,6 +169,20 @@ class Contrast:
 
         A side is a place or several, or a function of the text that gives them; a string is its first occurrence,
         `find(string)`. The query is one place. `label` is a function of the text.
+
+        Args:
+            name: The contrast's name.
+            texts: The prompts, a sample each.
+            query: Where the query stands: one place. Default: the last token.
+            positive: The positive keys: a place or several, or a function of the text that gives them. A string is its
+                first occurrence, `find(string)`.
+            negative: The negative keys, given likewise.
+            label: A function of the text. Default: no label.
+            bos: Put a beginning-of-sequence token first? As `Model.run` takes it.
+
+        >>> contrast = Contrast.from_texts("pet", ["Mary saw a cat and a dog"], positive="cat", negative="dog")
+        >>> len(contrast.samples)
+        1
         """
         if isinstance(texts, str):
             raise KeyholeError("a contrast is made of many texts: give a list of them.")
@@ -166,11 +194,33 @@ class Contrast:
 
     @classmethod
     def load(cls, path: str | Path) -> "Contrast":
-        """Read JSON Lines; see `keyhole.features.contrast.read_contrast`."""
+        """Read JSON Lines; see `keyhole.features.contrast.read_contrast`.
+
+        Args:
+            path: The file.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> contrast = Contrast.from_texts("pet", ["Mary saw a cat and a dog"], positive="cat", negative="dog")
+        >>> with TemporaryDirectory() as folder:
+        ...     contrast.save(f"{folder}/pet.jsonl")
+        ...     Contrast.load(f"{folder}/pet.jsonl") == contrast
+        True
+        """
         return read_contrast(path)
 
     def save(self, path: str | Path) -> None:
-        """Write JSON Lines that `load` reads."""
+        """Write JSON Lines that `load` reads.
+
+        Args:
+            path: The file.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> contrast = Contrast.from_texts("pet", ["Mary saw a cat and a dog"], positive="cat", negative="dog")
+        >>> with TemporaryDirectory() as folder:
+        ...     contrast.save(f"{folder}/pet.jsonl")
+        ...     Contrast.load(f"{folder}/pet.jsonl") == contrast
+        True
+        """
         write_contrast(self, path)
 
     def __repr__(self) -> str:

@@ -99,7 +99,11 @@ class Study:
     no_feature: tuple[NoFeature, ...] = field(repr=False, default=())  # selected heads of rank 0, and other settings
 
     def of(self, head: Head) -> list[Feature]:
-        """The features of one head, in the order given, at the study's rank."""
+        """The features of one head, in the order given, at the study's rank.
+
+        Args:
+            head: Layer and head.
+        """
         return [features.of(head, self.settings.rank) for features in self.features.values()]
 
     @property

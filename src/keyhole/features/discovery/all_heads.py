@@ -7,14 +7,14 @@ in the other half: held_out_k = u_k^T dC' v_k with u, v from one half and dC' fr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.brief import brief
+from keyhole.brief import brief, head_name, model_label
 from keyhole.errors import KeyholeError
 from keyhole.features.contrast.places import split_groups
 from keyhole.features.contrast.subspace import decompose, energy_rank
@@ -23,6 +23,7 @@ from keyhole.features.discovery.keys import View, attended, each_run, groups_of
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress
+from keyhole.report import Report, Reported, Section, Table
 from keyhole.settings.fields import chosen as settings_with
 from keyhole.settings.fields import option
 
@@ -52,7 +53,7 @@ class HeadContrast:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(Reported):
     """Every head of a model over the same prompts."""
 
     __repr__ = brief
@@ -63,7 +64,12 @@ class Survey:
     heads: tuple[HeadContrast, ...]
 
     def head(self, layer: int, head: int) -> HeadContrast:
-        """The contrast of one head."""
+        """The contrast of one head.
+
+        Args:
+            layer: Index of the layer.
+            head: Index of the head in its layer.
+        """
         for contrast in self.heads:
             if (contrast.layer, contrast.head) == (layer, head):
                 return contrast
@@ -74,6 +80,41 @@ class Survey:
         """Heads with a rank, by the gap that the other half confirms, largest first."""
         claimed = [head for head in self.heads if head.rank is not None]
         return tuple(sorted(claimed, key=lambda head: -head.gap * head.subspace_share))
+
+    def report(self, most: int = 12) -> Report:
+        """The heads with the largest confirmed gaps; as a table, all that have a rank.
+
+        Args:
+            most: At most this many heads are shown.
+        """
+        columns = ("head", ">queries", ">rank", ">of", ">agreement", ">gap", ">in subspace", ">mean")
+        rows = [
+            (
+                *(head_name((h.layer, h.head)), h.queries, h.rank, len(h.S)),
+                *(h.agreement, h.gap, h.subspace_share, h.mean_energy),
+            )
+            for h in self.ranked
+        ]
+        return Report(
+            f"What heads match on: {model_label(self.model)}",
+            f"{self.prompts} prompts, frame {self.view.frame}",
+            [Section("Heads by the gap their subspace holds", [Table(columns, rows[:most]), _COLUMNS])],
+            Table(columns, rows),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, without directions."""
+        heads = [
+            {**asdict(h), "U": None, "V": None, "S": h.S.tolist(), "held_out": h.held_out.tolist()} for h in self.heads
+        ]
+        return {"model": self.model, "view": asdict(self.view), "prompts": self.prompts, "heads": heads}
+
+
+_COLUMNS = (
+    "rank: 99 % of the contrast's energy; agreement: directions that come back in the other half\n"
+    "gap: score of attended minus other keys; in subspace: the held-out part of it;\n"
+    "mean: part of the contrast that all queries prefer."
+)
 
 
 @dataclass(frozen=True)

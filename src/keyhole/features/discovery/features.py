@@ -91,7 +91,12 @@ class MatchedSubspace:
     def cosines(
         self, query: Float[Tensor, "d_head a"], key: Float[Tensor, "d_head b"]
     ) -> tuple[Float[Tensor, "_"], Float[Tensor, "_"]]:
-        """Cosines of principal angles with a known feature, given as columns that span it: of queries, and of keys."""
+        """Cosines of principal angles with a known feature, given as columns that span it: of queries, and of keys.
+
+        Args:
+            query: Columns that span the known feature among queries.
+            key: Columns that span it among keys.
+        """
         return principal_cosines(self.query_basis, union([query])), principal_cosines(self.key_basis, union([key]))
 
 
@@ -149,7 +154,12 @@ class Discovery:
         return 1 - sum(subspace.share for subspace in self.subspaces) - self.mean - self.outside
 
     def split(self, q: Float[Tensor, "*batch d_head"], k: Float[Tensor, "*batch d_head"]) -> Split:
-        """How does each score scaling q.k split over the features?"""
+        """How does each score scaling q.k split over the features?
+
+        Args:
+            q: Queries.
+            k: Keys, one per query.
+        """
         q, k = q.double(), k.double()
         z_q, z_k, G = q @ self.U, k @ self.V, self.U.T @ self.V
         centred = (((z_q - self.query_mean) @ G) * (z_k - self.key_mean)).sum(-1)
@@ -163,7 +173,12 @@ class Discovery:
     def subspace_terms(
         self, q: Float[Tensor, "*batch d_head"], k: Float[Tensor, "*batch d_head"]
     ) -> Float[Tensor, "*batch subspace"]:
-        """What every subspace adds to each score scaling q.k."""
+        """What every subspace adds to each score scaling q.k.
+
+        Args:
+            q: Queries.
+            k: Keys, one per query.
+        """
         queries, keys = self.query_sources(q), self.key_sources(k)
         A_q = torch.stack([f.query.pattern for f in self.features])
         A_k = torch.stack([f.key.pattern for f in self.features])
@@ -172,11 +187,19 @@ class Discovery:
         return self.scaling * torch.stack(terms, dim=-1)
 
     def query_sources(self, q: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch feature"]:
-        """The value of each feature in these queries."""
+        """The value of each feature in these queries.
+
+        Args:
+            q: Queries.
+        """
         return _values(q, [f.query for f in self.features])
 
     def key_sources(self, k: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch feature"]:
-        """The value of each feature in these keys."""
+        """The value of each feature in these keys.
+
+        Args:
+            k: Keys.
+        """
         return _values(k, [f.key for f in self.features])
 
 

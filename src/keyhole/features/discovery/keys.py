@@ -145,11 +145,19 @@ class Samples:
         return self.scaling * (self.q * (self.attended - self.rest)).sum(-1)
 
     def where(self, chosen: Bool[Tensor, "samples"]) -> "Samples":
-        """Some of the samples."""
+        """Some of the samples.
+
+        Args:
+            chosen: A mask over the samples.
+        """
         return Samples(self.q[chosen], self.attended[chosen], self.rest[chosen], self.group[chosen], self.scaling)
 
     def shares(self, parts: Float[Tensor, "samples part"]) -> tuple[Float[Tensor, "part"], Float[Tensor, "part"]]:
-        """The share of the mean gap that is each part's mean, with its error (of a ratio of two means)."""
+        """The share of the mean gap that is each part's mean, with its error (of a ratio of two means).
+
+        Args:
+            parts: The parts of each sample's gap.
+        """
         gap = self.gap.mean()
         shares = parts.mean(0) / gap
         return shares, mean_error((parts - shares * self.gap[:, None]) / gap, self.group)

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Unpack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.brief import Head, brief
+from keyhole.brief import Head, brief, head_name
 from keyhole.errors import KeyholeError
 from keyhole.features.discovery.discovery import DiscoveryOptions, discover
 from keyhole.features.discovery.features import Discovery
@@ -18,6 +18,7 @@ from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import Prompt
 from keyhole.progress import Progress
 from keyhole.qk.channels import check_head
+from keyhole.report import Report, Reported, Section, Table
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -58,7 +59,7 @@ class TokenPair:
 
 
 @dataclass(frozen=True)
-class HeadFeatures:
+class HeadFeatures(Reported):
     """The discovered features of one head, each with its token pairs."""
 
     __repr__ = brief
@@ -66,6 +67,82 @@ class HeadFeatures:
     data: HeadSamples
     discovery: Discovery
     pairs: tuple[tuple[TokenPair, ...], ...]  # one row per feature
+
+    @property
+    def head(self) -> Head:
+        """Layer and head."""
+        return self.data.layer, self.data.head
+
+    def report(self) -> Report:
+        """Every feature with its token pairs, those of several dimensions, and how far all of it can be trusted."""
+        found = self.discovery
+        rests = (
+            f"shares of the gap: features {sum(f.share for f in found.features):.2f}, "
+            f"between features {found.cross:.2f} ({found.between:.2f} between independent ones), "
+            f"through means {found.mean:.2f}, outside the subspace {found.outside:.2f}"
+        )
+        large = Table(
+            ("features", ">rank", ">share", ">error", ">dependence", ">p"),
+            [
+                (", ".join(map(str, s.members)), s.rank, s.share, s.share_error, s.dependence, s.p)
+                for s in found.subspaces
+                if s.rank > 1
+            ],
+        )
+        return Report(
+            f"Features of head {head_name(self.head)}",
+            f"rank {found.rank} of {len(found.S)}, gap {found.gap:.2f} over {found.samples[1]} held-out queries",
+            [
+                Section("Features", [self._features(3), rests]),
+                Section("Features of several dimensions, which above are determined only up to a rotation", [large]),
+                Section("Notes", ["\n".join(found.warnings)]),
+            ],
+            self._features(None),
+        )
+
+    def _features(self, most: int | None) -> Table:
+        columns = ("feature", ">share", ">error", ">corr", ">stable", "sure", "most telling (query→key, times)")
+        rows = [
+            (
+                *(str(number), feature.share, feature.share_error, feature.correlation),
+                min(feature.query.stability, feature.key.stability),
+                "yes" if feature.identified else "no",
+                ", ".join(f"{p.query.strip() or '·'}→{p.key.strip() or '·'} {p.count}" for p in pairs[:most]),
+            )
+            for number, (feature, pairs) in enumerate(zip(self.discovery.features, self.pairs, strict=True))
+        ]
+        return Table(columns, rows)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data: features with the directions that read them, without samples."""
+        found = self.discovery
+        numbers = ("share", "share_error", "correlation", "coupling", "identified")
+        features = [
+            {
+                **_fields(feature, numbers),
+                **{name: _fields(getattr(feature, name), _SIDE) for name in ("query", "key")},
+                "pairs": [asdict(pair) for pair in pairs],
+            }
+            for feature, pairs in zip(found.features, self.pairs, strict=True)
+        ]
+        return {
+            "head": head_name(self.head),
+            "view": asdict(self.data.view),
+            **_fields(found, ("rank", "gap", "cross", "mean", "outside", "mean_energy", "between")),
+            "subspaces": [_fields(subspace, _SUBSPACE) for subspace in found.subspaces],
+            "features": features,
+            "warnings": list(found.warnings),
+        }
+
+
+_SIDE = ("direction", "stability", "kurtosis", "kurtosis_error")
+_SUBSPACE = ("members", "rank", "share", "share_error", "dependence", "p")
+
+
+def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:
+    """Some attributes of a record; tensors as lists."""
+    values = ((name, getattr(record, name)) for name in names)
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values}
 
 
 def head_samples(

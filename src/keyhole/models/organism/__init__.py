@@ -17,6 +17,9 @@ def folder() -> Path:
 def source_named(name: str | None) -> str | None:
     """What `keyhole.load` takes for a model that a file names: nothing for the organism, and without a name.
 
+    Args:
+        name: The model's name in the file.
+
     >>> source_named("gpt2"), source_named("organism")
     ('gpt2', None)
     """

@@ -90,6 +90,13 @@ def llm_explainer(talk: Talk, progress: Progress = silent) -> Explainer:
     Args:
         talk: The conversation, in whose transcript all answers are kept.
         progress: Called with the number of requests answered and their total.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.naming.llm import Endpoint, Talk, open_transcript
+    >>> with TemporaryDirectory() as folder, open_transcript(f"{folder}/names.jsonl") as transcript:
+    ...     explainer = llm_explainer(Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript))
+    ...     print(explainer([], []).text)
+    None
     """
     return _Explainer(talk, progress)
 
@@ -184,6 +191,12 @@ def llm_judges(talk: Talk, progress: Progress = silent) -> dict[QuestionKind, Ju
     Args:
         talk: The conversation, in whose transcript all answers are kept.
         progress: Called with the number of requests answered and their total.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.naming.llm import Endpoint, Talk, open_transcript
+    >>> with TemporaryDirectory() as folder, open_transcript(f"{folder}/names.jsonl") as transcript:
+    ...     sorted(llm_judges(Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript)))
+    ['detection', 'fuzzing', 'intruder']
     """
     return dict.fromkeys(_ABOUT, _Judge(talk, progress))
 
@@ -308,6 +321,13 @@ def estimate(talk: Talk, naming: Naming[object], price: Price | None = None) -> 
         talk: The conversation.
         naming: The work: called with an explainer and judges by kind of question.
         price: Of a million tokens. Default: tokens are counted, and no price is computed.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.naming.llm import Endpoint, Talk, open_transcript
+    >>> with TemporaryDirectory() as folder, open_transcript(f"{folder}/names.jsonl") as transcript:
+    ...     talk = Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript)
+    ...     print(estimate(talk, lambda explainer, judges: None).requests)
+    0
     """
     notes = _Notes(talk)
     naming(notes.explain, dict.fromkeys(_ABOUT, notes.judge))
@@ -324,5 +344,12 @@ def with_model(talk: Talk, naming: Naming[T], *, progress: Progress = silent) ->
         talk: The conversation.
         naming: The work: called with an explainer and judges by kind of question.
         progress: Called with the number of requests answered and their total.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from keyhole.naming.llm import Endpoint, Talk, open_transcript
+    >>> with TemporaryDirectory() as folder, open_transcript(f"{folder}/names.jsonl") as transcript:
+    ...     talk = Talk(Endpoint("http://localhost:8000/v1", "qwen"), transcript)
+    ...     with_model(talk, lambda explainer, judges: sorted(judges))
+    ['detection', 'fuzzing', 'intruder']
     """
     return naming(llm_explainer(talk, progress), llm_judges(talk, progress))

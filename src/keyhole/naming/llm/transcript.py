@@ -37,13 +37,26 @@ class Transcript:
         return len(self._replies)
 
     def get(self, request: Request) -> Reply | None:
-        """The answer; None: the request was not sent, or without success."""
+        """The answer; None: the request was not sent, or without success.
+
+        Args:
+            request: The request.
+        """
         return self._replies.get(request.digest)
 
     def add(
         self, request: Request, answer: Any, *, sent: Mapping[str, Any], endpoint: str, seconds: float, tries: int
     ) -> Reply:
-        """Keep what was sent, and the server's answer as it came: its JSON document, or the text that is none."""
+        """Keep a request and the server's answer as it came: its JSON document, or a text that is no JSON.
+
+        Args:
+            request: The request.
+            answer: The server's answer.
+            sent: What was sent.
+            endpoint: Where it was sent.
+            seconds: How long the answer took.
+            tries: How often it was sent.
+        """
         reply = read_reply(answer)
         line = {
             "digest": request.digest,
@@ -168,7 +181,11 @@ class Talk:
         self.gate = Gate(60 / rate if rate else 0.0)
 
     def known(self, request: Request) -> Reply | None:
-        """The answer that is known; None: the request is to be sent."""
+        """The answer that is known; None: the request is to be sent.
+
+        Args:
+            request: The request.
+        """
         reply = self.transcript.get(request)
         once_more = self.again and request.digest not in self.answered
         return None if reply is not None and once_more and reply.status == "malformed" else reply

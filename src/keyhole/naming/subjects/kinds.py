@@ -167,6 +167,13 @@ def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame)
         model: The model.
         features: Features of queries and keys, as a contrast's study finds them.
         frame: The frame in which the study found them: "post_rope", or any where the model has no rotary positions.
+
+    >>> import keyhole
+    >>> from keyhole.features.contrast import collect, find_features, order_contrast
+    >>> model = keyhole.load()
+    >>> features = find_features(collect(model, order_contrast(model, 20, n_boxes=3)))
+    >>> len(contrast_subjects(model, [features.of((3, 6), 1)], features.frame))
+    2
     """
     subjects: list[Subject] = []
     for feature in features:
@@ -185,6 +192,13 @@ def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]
     Args:
         model: The model.
         features: Features of one head, as `keyhole.features.discovery` finds them.
+
+    >>> import keyhole
+    >>> from keyhole.features.discovery import head_features
+    >>> model = keyhole.load()
+    >>> features = head_features(model, [example.text for example in keyhole.tasks.ioi(60)], (3, 6))
+    >>> len(discovered_subjects(model, features)) % 2
+    0
     """
     head = features.data.layer, features.data.head
     require_fixed(model, head, features.data.view.frame, "a discovered feature")

@@ -1,5 +1,6 @@
 """Do circuits come in families? Circuits of a store as sets, their distances, families and representatives."""
 
+from keyhole._exports import keep_names
 from keyhole.circuits.records import Component
 from keyhole.studies.families.agreement import (
     Agreement,
@@ -46,3 +47,5 @@ __all__ = [
     "representatives",
     "store_sets",
 ]
+
+keep_names(__name__)

@@ -237,7 +237,11 @@ class Sinks(Reported):
     settings: dict[str, Any]
 
     def side(self, name: SideName) -> SinkSide:
-        """The dest or the src side."""
+        """The dest or the src side.
+
+        Args:
+            name: "dest" or "src".
+        """
         return self.sides[0] if name == "dest" else self.sides[1]
 
     def report(self) -> Report:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,10 +13,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from keyhole.errors import KeyholeError
+from keyhole.requests.bodies import parse_body, spell
+from keyhole.requests.jobs import ENDS, Event, FullError, Job, Jobs, Limits
+from keyhole.requests.kept import Given, Kept
 from keyhole.version import __version__
-from keyhole.web.server.bodies import KINDS, parse_body, spell
-from keyhole.web.server.jobs import ENDS, Event, FullError, Job, Jobs, Limits
-from keyhole.web.server.kept import File, Given, Kept, files
+from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import BODY, Door, Guard, refusal
 
 _AGAIN = b"retry: 1000\n\n"  # ms after which a browser that lost the connection listens again: within a job's grace
@@ -66,6 +69,38 @@ async def _send_events(queue: asyncio.Queue[Event], send: Send) -> None:
         await send({"type": "http.response.body", "body": event, "more_body": name not in ENDS})
         if name in ENDS:
             return
+
+
+# Which files are served? Those that are there when the server begins. No path is made from an address, so that no
+# address leads out of the folder.
+
+STATIC = Path(__file__).parents[1] / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the page."""
+
+    path: Path
+    type: str
+
+
+def files(root: Path = STATIC) -> dict[str, File]:
+    """Every file of the page by its address; the page itself is at /."""
+    served = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.suffix in TYPES:
+            served["/" + path.relative_to(root).as_posix()] = File(path, TYPES[path.suffix])
+    if "/index.html" in served:
+        served["/"] = served["/index.html"]
+    return served
 
 
 # Which addresses answer, and with what? Files of the page, lists of models and stores, direct questions, and jobs.

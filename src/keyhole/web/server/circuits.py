@@ -14,6 +14,9 @@ from keyhole.faithfulness.effects import What
 from keyhole.models.model import Model
 from keyhole.models.organism import NAME as ORGANISM
 from keyhole.qk.channels import check_place
+from keyhole.requests.bodies import Body, PromptBody, Words, spell, takes
+from keyhole.requests.jobs import Reporter
+from keyhole.requests.kept import Kept, Ran
 from keyhole.settings.measuring import SufficientSettings
 from keyhole.settings.tracing import TraceSettings
 from keyhole.store.model import model_of
@@ -24,9 +27,6 @@ from keyhole.tasks.variants import OTHERS
 from keyhole.tracing.firing import Firing, threshold
 from keyhole.tracing.linear import firing_probe
 from keyhole.tracing.why import explain
-from keyhole.web.server.bodies import Body, PromptBody, Words, spell, takes
-from keyhole.web.server.jobs import Reporter
-from keyhole.web.server.kept import Kept, Ran
 
 _LEAD = ("Mary", "John"), ("store", "drink")  # of the example that the page begins with
 LONGEST = 8000  # characters of a prompt that is like another

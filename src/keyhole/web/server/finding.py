@@ -26,14 +26,14 @@ from keyhole.naming.record import LANDMARKS, Named
 from keyhole.naming.subjects.kinds import firing_subject, signal_subjects
 from keyhole.naming.subjects.operands import read_what
 from keyhole.naming.subjects.subject import Subject
+from keyhole.requests.bodies import Body, Seed, Words
+from keyhole.requests.jobs import Reporter
+from keyhole.requests.kept import NO_NAMES, Kept
 from keyhole.settings.stores import WhereSettings
 from keyhole.settings.tracing import TraceSettings
 from keyhole.tracing.answers import Likeliest, choose_targets
 from keyhole.tracing.firing import Firing, Side
-from keyhole.web.server.bodies import Body, Seed, Words
 from keyhole.web.server.circuits import CircuitBody, FiringBody, circuit_of, explained
-from keyhole.web.server.jobs import Reporter
-from keyhole.web.server.kept import NO_NAMES, Kept
 from keyhole.web.server.prompt import predictions
 
 # Which heads tell a built-in contrast's keys apart? A study, with the places of queries and keys for pictures.

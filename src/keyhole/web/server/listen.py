@@ -8,10 +8,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keyhole.errors import KeyholeError
+from keyhole.requests.jobs import Limits
+from keyhole.requests.kept import Given
 from keyhole.web.server.app import create_app
-from keyhole.web.server.bodies import KINDS
-from keyhole.web.server.jobs import Limits
-from keyhole.web.server.kept import Given
+from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import Door
 
 _GRACE = 2  # seconds for open answers at the end

@@ -20,6 +20,9 @@ from keyhole.models.tokens import text_ids, token_id, token_texts
 from keyhole.qk.channels import channels, check_head
 from keyhole.qk.firings import find_firings, head_map
 from keyhole.qk.omega import blocks
+from keyhole.requests.bodies import Body, PromptBody, Words
+from keyhole.requests.jobs import Reporter
+from keyhole.requests.kept import Kept, Ran
 from keyhole.tracing.answers import Likeliest, choose_targets, targets_of, token_ids
 from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.firing import Firing
@@ -27,10 +30,7 @@ from keyhole.tracing.linear import answer_pushes
 from keyhole.tracing.mlp_causes import MlpWrite
 from keyhole.tracing.mlp_directions import read_along
 from keyhole.tracing.upstream import Writes
-from keyhole.web.server.bodies import Body, PromptBody, Words
 from keyhole.web.server.circuits import FiringBody, explained
-from keyhole.web.server.jobs import Reporter
-from keyhole.web.server.kept import Kept, Ran
 
 CHECKED = 256  # tokens up to which a run is checked by default
 ROWS = 128  # exact rows of a pattern

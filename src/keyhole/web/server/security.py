@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keyhole.web.server.bodies import spell
+from keyhole.requests.bodies import spell
 
 BODY = 64 << 10  # bytes of a request, at most
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -16,6 +16,9 @@ from keyhole.models.model import Model
 from keyhole.models.organism import NAME as ORGANISM
 from keyhole.naming.attached import edge_names as right_names
 from keyhole.naming.attached import head_names
+from keyhole.requests.bodies import Body, Seed
+from keyhole.requests.jobs import Reporter
+from keyhole.requests.kept import NO_NAMES, Kept
 from keyhole.settings.measuring import StorySettings
 from keyhole.store.manifest import label_columns
 from keyhole.store.store import Store
@@ -28,10 +31,7 @@ from keyhole.studies.sinks import report as sink_text
 from keyhole.studies.sinks.explore import sinks as study
 from keyhole.studies.sinks.record import Sinks
 from keyhole.web.page import story_lines
-from keyhole.web.server.bodies import Body, Seed
 from keyhole.web.server.circuits import CircuitBody, circuit_of
-from keyhole.web.server.jobs import Reporter
-from keyhole.web.server.kept import NO_NAMES, Kept
 
 # Which circuit is behind an answer, what does it say, and does it hold?
 

@@ -14,11 +14,11 @@ from keyhole.generation.generated import Generated
 from keyhole.generation.writing import Piece
 from keyhole.generation.writing import generate as written
 from keyhole.models.model import Model
+from keyhole.requests.bodies import Body, PromptBody, takes
+from keyhole.requests.jobs import Reporter
+from keyhole.requests.kept import Kept
 from keyhole.settings.measuring import GenerateSettings
-from keyhole.web.server.bodies import Body, PromptBody, takes
 from keyhole.web.server.circuits import CircuitBody, FiringBody, circuit_of, explained
-from keyhole.web.server.jobs import Reporter
-from keyhole.web.server.kept import Kept
 
 _EDITS = 64  # at once
 

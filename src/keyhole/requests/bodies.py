@@ -1,4 +1,4 @@
-"""How does a request become a record, which kinds of work are there, and how does an answer become JSON?
+"""How does a request become a record, and how does an answer become JSON?
 
 A request is read strictly, as a `Body` whose fields are declared beside the function that answers it: what is unknown,
 missing or of another kind is refused in one sentence.
@@ -6,21 +6,26 @@ missing or of another kind is refused in one sentence.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 
 from keyhole.errors import KeyholeError
 from keyhole.files import finite
 from keyhole.models.organism import NAME as ORGANISM
 from keyhole.settings.fields import Choice, choices_of
 from keyhole.strict import parse_json, quoted
-from keyhole.web.server.jobs import Reporter, Work
-from keyhole.web.server.kept import Kept
 
 Settings = TypeVar("Settings")
 
@@ -80,7 +85,8 @@ def _field(choice: Choice) -> tuple[Any, Any]:
     for kind in choice.kinds:
         if kind in (int, float, bool, str) or get_origin(kind) is Literal:
             kinds = kind if kinds is None else kinds | kind
-    return kinds, Field(choice.default, ge=choice.about.get("least"), le=choice.about.get("most"))
+    about = choice.about
+    return kinds, Field(choice.default, ge=about.get("least"), le=about.get("most"), description=about.get("help"))
 
 
 def _as_list(value: Any) -> Any:
@@ -88,7 +94,12 @@ def _as_list(value: Any) -> Any:
 
 
 Seed = Annotated[int, Field(ge=0, le=(1 << 32) - 1)]  # what every generator takes
-Words = Annotated[list[int | str] | None, BeforeValidator(_as_list)]  # words and token ids: several, one, or none
+_WORD = [{"type": "string"}, {"type": "integer"}]
+Words = Annotated[  # words and token ids: several, one, or none
+    list[int | str] | None,
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [*_WORD, {"type": "array", "items": {"anyOf": _WORD}}]}),
+]
 
 
 class PromptBody(Body):
@@ -118,6 +129,39 @@ def read_body(kind: type[Form], values: Mapping[str, Any]) -> Form:
         return kind.model_validate(values)
     except ValidationError as error:
         raise KeyholeError(_sentence(error)) from None
+
+
+def schema_of(kind: type[Body]) -> dict[str, Any]:
+    """What a body takes, as JSON Schema. Null is not mentioned: it is the same as left out.
+
+    >>> class Place(Body):
+    ...     layer: int = Field(description="From 0.")
+    ...     head: int | None = None
+    >>> schema_of(Place)["properties"]
+    {'layer': {'description': 'From 0.', 'type': 'integer'}, 'head': {'type': 'integer'}}
+    """
+    schema = _short(kind.model_json_schema())
+    schema.pop("description", None)  # of the class
+    return {**schema, "additionalProperties": False}
+
+
+def _short(schema: Any) -> Any:
+    """Without titles, which repeat names, and without null."""
+    if isinstance(schema, list):
+        return [_short(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        key: _short(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str)) and not (key == "default" and value is None)
+    }
+    if "anyOf" in kept:
+        others = [item for item in kept["anyOf"] if item != {"type": "null"}]
+        kept = {**kept, "anyOf": others} if len(others) > 1 else {**others[0], **kept}
+        if len(others) == 1:
+            del kept["anyOf"]
+    return kept
 
 
 # What pydantic calls an error, and what a value should have been.
@@ -173,63 +217,3 @@ def _listed(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-# Which kinds of work are there? Each calls one function of the library. Its module is imported when first needed, so
-# that the server listens before torch is loaded.
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of work: where it is done, and whether it takes less than a few seconds on small models."""
-
-    module: str
-    function: str
-    quick: bool = True
-
-    def work(self, kept: Kept, values: dict[str, Any]) -> Work:
-        """What the worker calls."""
-
-        def call(reporter: Reporter) -> bytes:
-            answer = getattr(import_module(f"keyhole.web.server.{self.module}"), self.function)
-            kind = _form(get_type_hints(answer)["body"], values)
-            return spell(answer(kept, read_body(kind, values), reporter))
-
-        return call
-
-
-def _form(hint: Any, values: Mapping[str, Any]) -> type[Body]:
-    """The body that a function takes; of several forms, the first whose field the request has, else the last."""
-    forms: Sequence[type[Body]] = get_args(hint) or (hint,)
-    return next((form for form in forms if values.get(form.FORM) is not None), forms[-1])
-
-
-KINDS = {
-    "load": Kind("prompt", "load"),
-    "run": Kind("prompt", "run"),
-    "answers": Kind("prompt", "answers"),
-    "heads": Kind("prompt", "heads"),
-    "pattern": Kind("prompt", "pattern"),
-    "firing": Kind("prompt", "firing"),
-    "intervene": Kind("finding", "intervene"),
-    "mlp": Kind("prompt", "mlp"),
-    "generate": Kind("writing", "generate", quick=False),
-    "edit": Kind("writing", "edit"),
-    "beside": Kind("writing", "beside", quick=False),
-    "trace": Kind("stores", "trace", quick=False),
-    "story": Kind("stores", "story", quick=False),
-    "faithfulness": Kind("circuits", "faithfulness", quick=False),
-    "effects": Kind("circuits", "effects", quick=False),
-    "like": Kind("circuits", "like"),
-    "verify": Kind("stores", "verify", quick=False),
-    "names": Kind("stores", "names"),
-    "naming": Kind("finding", "naming"),
-    "compare": Kind("stores", "compare", quick=False),
-    "where": Kind("finding", "where", quick=False),
-    "stores": Kind("stores", "stores"),
-    "outcomes": Kind("stores", "outcomes"),
-    "circuit": Kind("stores", "circuit"),
-    "families": Kind("stores", "families", quick=False),
-    "sinks": Kind("stores", "sinks", quick=False),
-    "contrast": Kind("finding", "contrast", quick=False),
-}

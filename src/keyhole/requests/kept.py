@@ -1,4 +1,4 @@
-"""What does the worker keep between requests, how is a model loaded, and which files are served?"""
+"""What does the worker keep between requests, and how is a model loaded?"""
 
 import os
 import threading
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
     from keyhole.naming.record import Naming
+    from keyhole.requests.bodies import PromptBody
+    from keyhole.requests.jobs import Reporter
     from keyhole.store.store import Store
-    from keyhole.web.server.bodies import PromptBody
-    from keyhole.web.server.jobs import Reporter
 
 # How is a model loaded for somebody who may lose patience? In a thread of its own, for which the worker waits.
 
@@ -145,16 +145,21 @@ class Kept:
         """How far a model is; may be called from any thread."""
         return "ready" if name in self.models.kept else "loading" if name in self._loader else "known"
 
+    def source(self, name: str) -> str | None:
+        """What is loaded by this name; who serves some models alone refuses the others here."""
+        return source_named(name)
+
     def model(self, name: str, reporter: "Reporter") -> "Model":
         """A model, loaded once and listed from then on; work that waits for it can be stopped."""
 
         def make() -> "Model":
             from keyhole.models.load import load
 
-            return load(source_named(name))
+            return load(source)
 
         if len(name) > 500:
             raise KeyholeError("a model's name is a hub name, a folder or a .gguf file: this text is too long for one.")
+        source = self.source(name)
         model = self.models.get(name, lambda: self._loader.load(name, make, reporter))
         self.known[name] = None
         unloaded = [key for key in self.runs.kept if isinstance(key, tuple) and key[0] not in self.models.kept]
@@ -175,7 +180,7 @@ class Kept:
         ids = encode(model, prompt, body.bos).ids
         if len(ids) > self.given.tokens:
             raise KeyholeError(
-                f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
+                f"the prompt has {len(ids):,} tokens, and this server takes {self.given.tokens:,}: give a shorter one, "
                 "or use the library."
             )
         return model, ids
@@ -224,35 +229,3 @@ def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
             name, n = f"{short} ({n})", n + 1
         named[name] = path
     return named
-
-
-# Which files are served? Those that are there when the server begins. No path is made from an address, so that no
-# address leads out of the folder.
-
-STATIC = Path(__file__).parents[1] / "static"
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-}
-
-
-@dataclass(frozen=True)
-class File:
-    """One file of the page."""
-
-    path: Path
-    type: str
-
-
-def files(root: Path = STATIC) -> dict[str, File]:
-    """Every file of the page by its address; the page itself is at /."""
-    served = {}
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and not path.is_symlink() and path.suffix in TYPES:
-            served["/" + path.relative_to(root).as_posix()] = File(path, TYPES[path.suffix])
-    if "/index.html" in served:
-        served["/"] = served["/index.html"]
-    return served
