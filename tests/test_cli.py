@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer.main
+from peft import LoraConfig, get_peft_model
 from typer.testing import CliRunner
 
 from commands import keyhole
@@ -41,6 +43,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken.model.layers[1].self_attn.k_proj.weight[3, 2] = float("nan")
     broken.save_pretrained(root / "nan")
     (root / "empty").mkdir()
+    with torch.random.fork_rng():
+        adapter = LoraConfig(r=2, init_lora_weights=False, target_modules=["c_attn"], fan_in_fan_out=True)
+        get_peft_model(tiny("gpt2"), adapter).save_pretrained(root / "lora")
     outs = [part for end in ("json", "html", "svg", "neuronpedia.json") for part in ("--out", f"{root}/circuit.{end}")]
     done = keyhole("trace", PROMPT, "--target", "Mary", *outs)
     assert done.returncode == 0, done.stderr
@@ -65,6 +70,11 @@ def test_check_exits_with_one_when_not_exact(folders: Path) -> None:
     assert "In bfloat16 all layers together round away 0." in " ".join(done.stdout.split())
     done = keyhole("check", str(folders / "gpt2"), "--tolerance", "1e-12")
     assert done.returncode == 1 and "NOT exact" in done.stdout
+
+
+def test_check_takes_an_adapter(folders: Path) -> None:
+    record = json.loads(keyhole("check", "gpt2", "--adapter", "lora", "--json", folder=folders).stdout)
+    assert record["exact"] and record["model"] == "gpt2 with lora"
 
 
 def test_check_json(folders: Path) -> None:
@@ -272,6 +282,7 @@ BAD = {
     "trace of a model with NaN": (("trace", "-m", "{root}/nan", "--token-ids", "1 2 3"), "NaN or infinite: model.l"),
     "contrast of a model with NaN": (("contrast", "boxes", "-m", "{root}/nan"), "NaN or infinite: model.layers.1"),
     "missing gguf": (("check", "{root}/none.gguf"), "there is no file"),
+    "no adapter": (("check", "{root}/gpt2", "--adapter", "{root}/empty"), "it is no folder with an adapter_config"),
     "agents of no folder": (("mcp", "{root}/none"), "there is no folder"),
     "agents with a model named twice": (("mcp", "{root}", "--model", "a=b", "--model", "a=c"), "names 'a' twice"),
     "unsupported architecture": (("check", "{root}/xglm"), "'xglm' are not supported"),

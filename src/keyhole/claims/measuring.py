@@ -53,7 +53,7 @@ def lost(model: "Model", cases: Sequence[Case], edits_of: EditsOf) -> Float[np.n
 
 
 def _ids(model: "Model", cases: Sequence[Case]) -> Tensor:
-    return torch.tensor([case.run.token_ids for case in cases], device=model.hf.device)
+    return torch.tensor([case.run.token_ids for case in cases], device=model.device)
 
 
 def mean_answer(cases: Cases) -> float:

@@ -90,6 +90,8 @@ class ModelOptions:
     revision: str | None = option(None, "Revision of a hub model: a branch, tag or commit. Default: the newest.")
     dtype: Dtype = option("float32", DTYPE)
     device: str | None = option(None, "Device that the model is put on, such as cuda. Default: the CPU.")
+    adapter: str | None = option(None, "Folder of a PEFT adapter (such as LoRA) of the model. Default: none.")
+    memory: str | None = option(None, "Memory that folded weights may take, such as 8GB. Default: no limit.")
 
     def load(self, name: str | None = None) -> Model:
         """Load what --model names, or the model of this name."""
@@ -100,7 +102,14 @@ class ModelOptions:
             from keyhole.models.load import load
         dtype = "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
         with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
-            return load(source, revision=self.revision, dtype=dtype, device=self.device)
+            return load(
+                source,
+                revision=self.revision,
+                dtype=dtype,
+                device=self.device,
+                adapter=self.adapter,
+                memory=self.memory,
+            )
 
 
 @dataclass(frozen=True)

@@ -353,7 +353,7 @@ class Editing:
 
     def _at(self, edit: Edit) -> Float[Tensor, "query 1"]:
         """A mask over the tokens of this pass: one where the edit applies, zero elsewhere."""
-        positions = torch.arange(self.offset, self.offset + self.n, device=self.model.hf.device)
+        positions = torch.arange(self.offset, self.offset + self.n, device=self.model.device)
         return mask_of(edit.dest, positions)[:, None].float()
 
 

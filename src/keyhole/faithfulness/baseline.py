@@ -173,7 +173,7 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
 def resting(run: "Run", text: Path | str | None = None, *, progress: Progress | None = None) -> Baseline:
     """What writers write on average in any text; the first token, where heads rest, has a mean of its own."""
     model, lines = run.model, None if text is None else read_paragraphs(text)
-    rest = model._cached(("resting", lines or ""), lambda: model.hf.parameters(), lambda: _rest(model, lines, progress))
+    rest = model._cached(("resting", lines or ""), lambda: [model.hf], lambda: _rest(model, lines, progress))
     writes = rest[:, [0] + [1] * (len(run) - 1)]
     name = (
         "the resting state" if text is None else f"the resting state in {shortened(printable(Path(text).name), NAME)}"
@@ -196,7 +196,7 @@ def _rest(model: "Model", lines: str | None, progress: Progress | None) -> Float
     key = cache.key_of(what="resting state 1", model=model.fingerprint(), dtype=str(parameter.dtype), text=which)
     if (entry := cache.find(key)) is not None:
         kept: Tensor = load_file(entry.path / "resting.safetensors")["rest"]
-        return kept.to(parameter.device)
+        return kept.to(model.device)
     pieces = _pieces(model, lines)
     by_length: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for ids in pieces:
@@ -206,7 +206,7 @@ def _rest(model: "Model", lines: str | None, progress: Progress | None) -> Float
         written = _mean_writes(model, alike, partial(_report, progress or silent, done, len(pieces))) * len(alike)
         sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
         done += len(alike)
-    counts = parameter.new_tensor([len(pieces), sum(len(ids) - 1 for ids in pieces)], dtype=sums[0].dtype)
+    counts = sums[0].new_tensor([len(pieces), sum(len(ids) - 1 for ids in pieces)])
     rest: Tensor = torch.stack(sums).sum(0) / counts[:, None]
     size = rest.numel() * rest.element_size()
 
@@ -240,7 +240,7 @@ def _written_by(model: "Model") -> list[tuple[int, ...]]:
     tokenizer, config = model.tokenizer, model.hf.config
     starts = [getattr(which, name, None) for name in ("bos_token_id", "eos_token_id") for which in (tokenizer, config)]
     first = next((start for start in starts if isinstance(start, int)), 0)
-    ids = torch.full((PIECES, 1), first, device=next(model.hf.parameters()).device)
+    ids = torch.full((PIECES, 1), first, device=model.device)
     length = min(LENGTH, model.dims.positions or LENGTH)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule
+from keyhole.models.effective import bias_of, matrix_of
 from keyhole.models.facts import Norm, Rotary, read_norm
 from keyhole.models.mlps import MlpWeights, NoMlp
-from keyhole.models.weights import bias_of, matrix_of, optional, read_qk_norm, read_unnormed, submodule
+from keyhole.models.weights import optional, read_qk_norm, read_unnormed, submodule
 
 if TYPE_CHECKING:
     from torch import nn

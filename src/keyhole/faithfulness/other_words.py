@@ -22,6 +22,7 @@ from keyhole.circuits.records import Writer
 from keyhole.faithfulness.template import template_tokens
 from keyhole.intervene.removal import Metric
 from keyhole.intervene.writers import estimate
+from keyhole.models.effective import embedded
 from keyhole.models.numbers import exact_matmul
 from keyhole.progress import Progress, part_of, silent
 
@@ -173,14 +174,14 @@ def likely_first(run: "Run", pool: Int[np.ndarray, "token"]) -> Float[np.ndarray
 
     log P(what follows | the token) of those whose embeddings are nearest to its own; the others are at -inf.
     """
-    follows, embedding = run.token_ids[1:FOLLOWS], run.model.hf.get_input_embeddings().weight
+    follows, embedding = run.token_ids[1:FOLLOWS], run.model.hf.get_input_embeddings()
     with torch.no_grad(), exact_matmul():
-        first, others = embedding[run.token_ids[0]].float(), embedding[torch.as_tensor(pool)].float()
+        first, others = (embedded(embedding, ids).float() for ids in (run.token_ids[0], torch.as_tensor(pool)))
         middle = others.mean(0)  # which all have in common, and which says nothing of any
         near = (
             torch.cosine_similarity(others - middle, first - middle, dim=1).argsort(descending=True)[:LIKELY].tolist()
         )
-        texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.hf.device)
+        texts = torch.tensor([[int(pool[i]), *follows] for i in near], device=run.model.device)
         said = [_said(run.model, texts[start : start + SCORED]) for start in range(0, len(near), SCORED)]
     scores = np.full(len(pool), -np.inf)
     scores[near] = torch.cat(said).cpu().numpy()
@@ -261,7 +262,7 @@ def answers_of(
     answers: list[float] = []
     with torch.no_grad(), exact_matmul():
         for start in range(0, len(texts), size):
-            ids = torch.tensor([list(text) for text in texts[start : start + size]], device=model.hf.device)
+            ids = torch.tensor([list(text) for text in texts[start : start + size]], device=model.device)
             answers += [metric.of(row) for row in model.hf(ids).logits[:, metric.at]]
             (progress or silent)(len(answers), len(texts))
     return answers

@@ -95,8 +95,8 @@ def write(
             f"the prompt fills all {positions} positions of {model.name}: there is none left to write at. Shorten it."
         )
     watch = _Watch(model, tuple(prompt), how, show, room)
-    ids = torch.tensor([list(prompt)], device=hf.device)
-    with undisturbed(hf), _plain_generation(hf, _config(model, how, room)), _seeded(hf.device, how):
+    ids = torch.tensor([list(prompt)], device=model.device)
+    with undisturbed(hf), _plain_generation(hf, _config(model, how, room)), _seeded(model.device, how):
         try:
             hf.generate(ids, attention_mask=torch.ones_like(ids), stopping_criteria=StoppingCriteriaList([watch]))
         except KeyboardInterrupt:

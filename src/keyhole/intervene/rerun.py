@@ -131,7 +131,7 @@ def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True, gradi
             silent = [(copy, silence) for copy, silence in every if (silence.kind, silence.layer) == (kind, layer)]
             silence_layer(stack, run, layers[layer], silent)
 
-    ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
+    ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.device)
     model = run.model
     captured = capture(model.hf, model.family, ids, prepare, all_logits=all_logits, head_out=model.head_out)
     return Rerun(captured, attention, outs)

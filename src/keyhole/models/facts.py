@@ -14,8 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from keyhole.errors import KeyholeError
 from keyhole.models.families import NormKind
 from keyhole.models.numbers import working_dtype
+from keyhole.models.stored import at_hand, in_use
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,11 @@ def read_norm(module: nn.Module, kind: NormKind, adds_one: bool) -> Norm:
         per_head = [read_norm(norm, kind, adds_one) for norm in module.norms]  # type: ignore[union-attr]
         gain, bias = _stack([n.gain for n in per_head]), _stack([n.bias for n in per_head])
         return Norm(kind, gain, bias, per_head[0].eps)
-    gain, bias = _parameter(module, "weight"), _parameter(module, "bias")
+    module = in_use(module)
+    if hasattr(module, "base_layer"):
+        raise KeyholeError("an adapter on a norm cannot be read: merge it into the model (peft's merge_and_unload).")
+    with at_hand(module):
+        gain, bias = _parameter(module, "weight"), _parameter(module, "bias")
     if gain is not None and adds_one:
         gain = gain + 1.0
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", 1e-5))  # OLMo's norm has no eps attribute

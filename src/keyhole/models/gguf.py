@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -245,12 +246,16 @@ def _parsed_once() -> Iterator[None]:
 def quiet_libraries() -> Iterator[None]:
     """No bars, and errors only, of transformers and the hub's client."""
     verbosity, bars, hub_bars = logging.get_verbosity(), logging.is_progress_bar_enabled(), not _hub_bars_off()
+    placing = getLogger("accelerate")  # it warns of weights on a disk
+    level = placing.level
     logging.set_verbosity_error()
+    placing.setLevel(ERROR)
     logging.disable_progress_bar()  # the hub's too
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
+        placing.setLevel(level)
         if bars:
             logging.enable_progress_bar()  # the hub's too
         if hub_bars and _hub_bars_off():

@@ -3,7 +3,7 @@
 import copy
 import socket
 import urllib.request
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.files import is_file, is_folder, user_path
+from keyhole.models.adapters import (
+    WITH,
+    adapter_folder,
+    base_of,
+    is_adapter,
+    named_adapter,
+    no_adapters_beside,
+    with_adapter,
+    without_wrapper,
+)
 from keyhole.models.families import FAMILIES
 from keyhole.models.gguf import Opened, open_gguf, quiet_libraries
+from keyhole.models.kept import read_memory
 from keyhole.models.model import Model, make_model
 from keyhole.models.numbers import pass_tolerance
-from keyhole.models.organism import NAME, folder
+from keyhole.models.organism import NAME, folder, source_named
 from keyhole.strict import shortened
 
 
@@ -69,7 +80,7 @@ def unwrapped(source: object) -> Pair:
             "a HookedTransformer has no Hugging Face model inside, and its weights are folded and centred: give "
             "keyhole.load the model's name, or a pair (hf_model, tokenizer)."
         )
-    if isinstance(source, transformers.PreTrainedModel):
+    if isinstance(without_wrapper(source), transformers.PreTrainedModel):
         raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
     raise KeyholeError(
         f"a {type(source).__name__} is no model that can be loaded: give a name, a folder, a .gguf file, a pair "
@@ -134,18 +145,24 @@ def load(
     dtype: torch.dtype | str = torch.float32,
     device: str | torch.device | None = None,
     device_map: Any = None,
+    adapter: str | Path | None = None,
+    memory: int | str | None = None,
 ) -> Model:
     """Load a model that Keyhole can read.
 
     Args:
         source: Nothing (the built-in organism), a hub name such as "gpt2", a local folder, a `.gguf` file, a pair
             (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens' bridge, whose Hugging Face
-            model is taken.
+            model is taken. A folder with a PEFT adapter names its base model, which is loaded with it; the
+            hf_model of a pair may be quantised, or a `PeftModel`.
         revision: Which revision of a hub model, for checkpoints.
         dtype: The numbers to compute with: float32 by default, "auto" as the weights are stored. Half precision rounds
             so coarsely that many models are refused in it.
         device: Where to put the model, such as "cuda". Default: where it was loaded.
-        device_map: As transformers takes it, for a model that is spread over several devices.
+        device_map: As transformers takes it, for a model that is spread over several devices, the CPU or a disk.
+        adapter: A folder with a PEFT adapter (such as LoRA) of the model. It is applied without being merged.
+        memory: How much memory folded weights may take while prompts are traced, in bytes or such as "8GB". Layers
+            that were used longest ago are folded again when they are needed. Default: no limit.
 
     Returns:
         A `Model`: `model.run("a prompt")` is what to do with it.
@@ -158,12 +175,16 @@ def load(
     >>> model.dims.layers, model.dims.heads
     (4, 8)
     """
+    most = None if memory is None else read_memory(memory)
     if source is not None and not isinstance(source, str | Path | tuple):
         source = unwrapped(source)
     if isinstance(source, tuple):
-        if revision is not None or device_map is not None or dtype != torch.float32:
-            raise KeyholeError("a model in hand is taken as it is: revision, dtype and device_map do not apply.")
-        return _given(source, device)
+        if revision is not None or device_map is not None or dtype != torch.float32 or adapter is not None:
+            raise KeyholeError(
+                "a model in hand is taken as it is: revision, dtype, device_map and adapter do not apply."
+            )
+        return replace(_given(source, device), memory=most)
+    source, adapter, label = _with_adapter_named(source, adapter)
     if source is None:
         path, options = folder(), dict[str, Any]()
     else:
@@ -171,6 +192,10 @@ def load(
     if revision is not None and "revision" not in options:
         raise KeyholeError(f"revision {revision!r} applies to models from the hub, not to {source or 'the organism'}.")
     name = NAME if source is None else str(source)
+    if label == str(adapter):  # which names its base
+        name = f"{name} (the base model of {adapter})"
+    if device is not None and device_map is not None:
+        raise KeyholeError("device puts a whole model somewhere, and device_map its parts: give one of them.")
     read = partial(_read, name=name, device_map=device_map)
     with quiet_libraries():
         if "gguf_file" in options:
@@ -179,7 +204,9 @@ def load(
             hf, tokenizer, problem = open_gguf(path / options["gguf_file"], dtype, read, keep=whole_here)
         else:
             hf, tokenizer, problem = read(path, dtype=dtype, **options)
-    return replace(make_model(_placed(hf, device), tokenizer, name), tokenizer_problem=problem)
+        if adapter is not None:
+            hf = with_adapter(hf, adapter_folder(adapter), name)
+    return replace(make_model(_placed(hf, device), tokenizer, label or name), tokenizer_problem=problem, memory=most)
 
 
 def _read(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Opened:
@@ -188,9 +215,9 @@ def _read(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) 
 
 
 def _given(pair: tuple[Any, Any], device: Any) -> Model:
-    if len(pair) != 2 or not isinstance(pair[0], transformers.PreTrainedModel):
+    hf, tokenizer = (without_wrapper(pair[0]), pair[1]) if len(pair) == 2 else (None, None)
+    if not isinstance(hf, transformers.PreTrainedModel):
         raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
-    hf, tokenizer = pair
     name = hf.config.name_or_path or type(hf).__name__
     return make_model(_placed(hf, device), tokenizer, name)
 
@@ -199,7 +226,7 @@ def _placed(hf: Any, device: Any) -> Any:
     """The model on a device, or an error that says why it cannot be there."""
     try:
         return hf if device is None else hf.to(device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:  # ValueError: quantised ones stay where they are
         raise KeyholeError(f"cannot put the model on {device!r}: {_first_line(error)}") from error
 
 
@@ -211,7 +238,6 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
             raise KeyholeError(f"there is no file {shortened(str(source))}.")
         return path.parent, {"gguf_file": path.name}
     if is_folder(path):
-        _require_no_adapter(path)
         if not is_file(path / "config.json"):
             raise KeyholeError(f"the folder {source} is no model: it has no config.json.")
         return path, {}
@@ -223,15 +249,27 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
     return str(source), options
 
 
-def _require_no_adapter(folder: Path) -> None:
-    """Refuse an adapter (LoRA) alone: its few weights change those of a base model, which is elsewhere."""
-    if not (folder / "adapter_config.json").is_file():
-        return
-    if not any(folder.glob("model*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
-        raise KeyholeError(
-            f"the folder {folder} is an adapter (such as LoRA), not a model: merge it into its base model (peft's "
-            "merge_and_unload), save the result with save_pretrained, and give that folder."
-        )
+def _with_adapter_named(
+    source: str | Path | None, adapter: str | Path | None
+) -> tuple[str | Path | None, str | Path | None, str | None]:
+    """(base, adapter, what the model is called): as given, by a name of both, or by an adapter that names its base."""
+    if isinstance(source, str) and (named := named_adapter(source)) is not None:
+        adapter = named[1] if adapter is None else adapter
+        return source_named(named[0]), adapter, f"{named[0]}{WITH}{adapter}"
+    alone = source if source is not None else adapter
+    if alone is not None and is_adapter(user_path(alone)) and (source is None or adapter is None):
+        base = base_of(user_path(alone))
+        if not user_path(base).exists() and (len(Path(base).parts) > 2 or base.startswith((".", "~", "/"))):
+            raise KeyholeError(
+                f"the adapter {alone} changes the model {shortened(base)}, which is not there: give its base, as "
+                "keyhole.load(BASE, adapter=FOLDER) or --model BASE --adapter FOLDER."
+            )
+        return base, alone, str(alone)
+    if source is not None and is_adapter(user_path(source)):
+        raise KeyholeError(f"{source} is an adapter itself: adapter={str(adapter)!r} needs the base model of both.")
+    if adapter is None:
+        return source, None, None
+    return source, adapter, f"{NAME if source is None else source}{WITH}{adapter_folder(adapter)}"
 
 
 def _require_decoder(config: Any, name: str) -> None:
@@ -248,9 +286,12 @@ def _require_decoder(config: Any, name: str) -> None:
 
 def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
     try:
-        hf, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, device_map=device_map, output_loading_info=True, **_OWN_CODE, **options
-        )
+        # offline, transformers would ask the hub for an adapter of that name again and again
+        here = isinstance(path, Path) or options.get("local_files_only", False)
+        with no_adapters_beside() if here else nullcontext():
+            hf, report = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, device_map=device_map, output_loading_info=True, **_OWN_CODE, **options
+            )
     except Exception as error:  # transformers raises everything from OSError to RuntimeError here
         reason = _first_line(error)
         if "Unrecognized configuration class" in reason:  # transformers has no decoder of this type
@@ -266,9 +307,22 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
         if options.get("local_files_only"):
             reason = "the hub is unreachable and the model is not cached here. A folder or a file is given by its path."
         raise MissingModelError(f"cannot load {name}: {reason}") from error
+    if isinstance(device_map, dict):
+        _require_parts(hf, device_map)
     _require_decoder(hf.config, name)
     _require_complete(hf, report, name)
     return hf
+
+
+def _require_parts(hf: Any, device_map: dict[str, Any]) -> None:
+    """Refuse a device map that names what the model has not: transformers passes over it."""
+    names = {name for name, _ in hf.named_modules()} | {name for name, _ in hf.named_parameters()}
+    for name in device_map:
+        if name not in names:
+            parts = ", ".join(part for part, _ in list(hf.named_modules())[1:] if part.count(".") < 2)
+            raise KeyholeError(
+                f"device_map names {shortened(repr(name))}, which is no part of this model: it has {shortened(parts)}."
+            )
 
 
 def _require_complete(hf: Any, report: dict[str, Any], name: str) -> None:

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
 from keyhole.errors import KeyholeError
+from keyhole.models.effective import bias_of, own_matrix
 from keyhole.models.facts import ExpertFacts, MlpFacts, Norm, mlp_facts, read_norm
 from keyhole.models.families import Family
 from keyhole.models.numbers import working_dtype
-from keyhole.models.weights import bias_of, optional, own_matrix, submodule
+from keyhole.models.weights import optional, submodule
 
 Curve = Callable[[Tensor], Tensor]
 

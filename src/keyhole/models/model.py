@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import torch
@@ -11,14 +10,17 @@ from torch import Tensor, nn
 
 from keyhole._moved import attributes_of
 from keyhole.errors import KeyholeError
+from keyhole.models.affine import comparing
 from keyhole.models.attention import edits_of
 from keyhole.models.capture import Captured, capture, frozen_scale, layer_batch
 from keyhole.models.facts import rope_types
 from keyhole.models.families import Family, family_of
+from keyhole.models.kept import drop_oldest
 from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.numbers import fingerprint, require_finite_run, require_finite_weights, stamp
 from keyhole.models.run import LayerRun, Run
 from keyhole.models.stacks import cut_layer
+from keyhole.models.stored import adapter_state, device_of, missing_of, tensors_here
 from keyhole.models.tokens import Encoded, Prompt, encode
 from keyhole.models.weights import (
     Dims,
@@ -54,6 +56,7 @@ class Model:
     family: Family = field(repr=False)  # facts about its architecture
     dims: Dims  # layers, heads, widths
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
+    memory: int | None = None  # how many bytes folded weights may take; None: all are kept
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
     _stamps: list[int] = field(default_factory=list, repr=False)  # of all weights, while `_steady` holds them unchanged
     _checked: dict[Any, int] = field(default_factory=dict, repr=False)  # under which of these a value was looked at
@@ -101,7 +104,9 @@ class Model:
         for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
             longest = max(len(encoded[i].ids) for i in batch)
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
-            captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device), head_out=self.head_out)
+            ids = torch.tensor(rows, device=self.device)
+            watch = comparing(self.hf, self.family, keep=self.memory is None)
+            captured = capture(self.hf, self.family, ids, watch, head_out=self.head_out)
             layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
             made_with = self._stamp()
             for row, i in enumerate(batch):
@@ -223,6 +228,11 @@ class Model:
         """Does RoPE depend on how long a prompt is? What follows a token then changes what was computed at it."""
         return bool(rope_types(self.hf.config.get_text_config()) & {"dynamic", "longrope"})
 
+    @property
+    def device(self) -> torch.device:
+        """Where prompts go in, and where what is recorded of them lies."""
+        return device_of(self.hf)
+
     # -- folded weights ------------------------------------------------------------------------------------
 
     @property
@@ -245,7 +255,7 @@ class Model:
         >>> keyhole.load().folded(3).kv(6)
         6
         """
-        return self._cached(("weights", layer), lambda: self._attention_parameters(layer), lambda: self._fold(layer))
+        return self._cached(("weights", layer), lambda: self._attention_modules(layer), lambda: self._fold(layer))
 
     def _fold(self, layer: int) -> LayerWeights:
         folded = read_layer(self.blocks[layer], self.family, self.dims, self.hf.config)
@@ -264,7 +274,7 @@ class Model:
         'MlpWeights'
         """
         block = self.blocks[layer]
-        return self._cached(("mlp", layer), block.parameters, lambda: read_mlp(block, self.family, self.hf.config))
+        return self._cached(("mlp", layer), lambda: [block], lambda: read_mlp(block, self.family, self.hf.config))
 
     def _queries_keys(self, layer: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
         """(W, b, c) of a layer's queries and of its keys, folded in float64 where the device has it; not kept."""
@@ -281,17 +291,23 @@ class Model:
         'HeadOut'
         """
         modules = (self.hf.get_output_embeddings(), submodule(self.hf, self.family.final_norm))
-        tensors = chain.from_iterable(module.parameters() for module in modules)
-        return self._cached(("head_out",), lambda: tensors, lambda: read_head_out(self.hf, self.family))
+        return self._cached(("head_out",), lambda: modules, lambda: read_head_out(self.hf, self.family))
 
-    def _cached(self, key: Any, tensors: Callable[[], Iterable[Tensor]], compute: Callable[[], T]) -> T:
-        """A value made from weights, made again when they have changed (a stale SVD is silently wrong)."""
+    def _cached(self, key: Any, modules: Callable[[], Iterable[nn.Module]], compute: Callable[[], T]) -> T:
+        """A value made from modules' weights, made again when they have changed (a stale SVD is silently wrong)."""
         if not (self._stamps and self._checked.get(key) == self._stamps[-1]):
-            now = stamp(tensors())
+            now = _state_of(modules())
             if key not in self._cache or self._cache[key][0] != now:
                 self._cache[key] = (now, compute())
+                self._checked.pop(key, None)  # an adapter may be switched off and on: the same weights come back
+                for dropped in (
+                    () if self.memory is None else drop_oldest(self._cache, self.memory, self.hf, self.blocks)
+                ):
+                    self._checked.pop(dropped, None)
             if self._stamps:
                 self._checked[key] = self._stamps[-1]
+        if self.memory is not None:
+            self._cache[key] = self._cache.pop(key)  # the last to be dropped
         return cast(T, self._cache[key][1])
 
     @contextmanager
@@ -305,17 +321,16 @@ class Model:
 
     def _cached_of_layer(self, key: Any, layer: int, compute: Callable[[], T]) -> T:
         """`_cached` for a value made from one layer's attention weights."""
-        return self._cached((key, layer), lambda: self._attention_parameters(layer), compute)
+        return self._cached((key, layer), lambda: self._attention_modules(layer), compute)
 
-    def _attention_parameters(self, layer: int) -> list[Tensor]:
+    def _attention_modules(self, layer: int) -> list[nn.Module]:
         block = self.blocks[layer]
         names = (self.family.attn, self.family.attn_norm, self.family.post_attn_norm)
-        modules = [module for module in (optional(block, name) for name in names) if module is not None]
-        return [parameter for module in modules for parameter in module.parameters()]
+        return [module for module in (optional(block, name) for name in names) if module is not None]
 
     def _stamp(self) -> int:
-        """Changes when any weight does."""
-        return self._stamps[-1] if self._stamps else stamp(self.hf.parameters())
+        """Changes when any weight does, or an adapter is switched."""
+        return self._stamps[-1] if self._stamps else _state_of([self.hf])
 
     def fingerprint(self) -> str:
         """SHA-256 of all weights; computed once, and again when they change.
@@ -324,10 +339,15 @@ class Model:
         >>> len(keyhole.load().fingerprint())
         64
         """
-        return self._cached(("fingerprint",), self.hf.parameters, lambda: fingerprint(self.hf))
+        return self._cached(("fingerprint",), lambda: [self.hf], lambda: fingerprint(self.hf))
 
     if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute exists
         __getattr__ = attributes_of("Model")
+
+
+def _state_of(modules: Iterable[nn.Module]) -> int:
+    modules = list(modules)
+    return hash((stamp(tensors_here(modules)), adapter_state(modules)))
 
 
 def make_model(hf: Any, tokenizer: Any, name: str) -> Model:
@@ -336,7 +356,10 @@ def make_model(hf: Any, tokenizer: Any, name: str) -> Model:
     if hf.get_output_embeddings() is None:
         raise KeyholeError(f"{name} has no language-model head: load a causal language model.")
     family = family_of(config)
-    if any(parameter.is_meta for parameter in hf.parameters()):
-        raise KeyholeError(f"{name} has weights that are not in memory: load it without offloading.")
+    if missing := missing_of(hf):
+        raise KeyholeError(
+            f"{name} has weights that are not in memory, such as {missing[0]}: load it with keyhole.load, or without "
+            "offloading."
+        )
     require_finite_weights(hf, name)
     return Model(hf, tokenizer, name, family, read_dims(hf, family))

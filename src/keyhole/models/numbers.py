@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
+from keyhole.models.stored import adapter_state, brought, named_tensors, parts_of
 
 _NAMED = 3  # how many tensors a message names
 
@@ -29,7 +30,7 @@ def is_finite(x: Tensor) -> bool:
 
 def require_finite_weights(hf: Any, name: str) -> None:
     """Refuse a model with weights that are NaN or infinite, and name them."""
-    floating = ((key, p) for key, p in hf.named_parameters() if p.is_floating_point() and p.element_size() > 1)
+    floating = ((key, p) for key, p in named_tensors(hf) if p.is_floating_point() and p.element_size() > 1)
     bad = [key for key, parameter in floating if not is_finite(parameter)]
     if bad:
         more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
@@ -144,11 +145,22 @@ def _scattered(numel: int, device: torch.device) -> Tensor:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes of all weights. Circuit files store it to identify the model."""
+    """SHA-256 over names, shapes, dtypes and bytes of all weights. Circuit files store it to identify the model.
+
+    Wherever the weights lie: a model that is spread over devices or a disk is the same model. Adapters count, with
+    which of them are switched on, and so do the parts of quantised weights.
+    """
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for name, value in sorted(module.state_dict().items()):
+        if not isinstance(value, Tensor):  # what some quantising libraries keep beside their tensors
+            digest.update(f"{name} {value!r}".encode())
+            continue
+        for tensor in parts_of(brought(module, name, value)):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    adapters = adapter_state([module])
+    if adapters:
+        digest.update(repr(adapters).encode())
     return digest.hexdigest()
 
 

@@ -191,4 +191,4 @@ def visit(model: "Model", batch: Sequence[Encoded], see: See) -> None:
         notes.projected.clear()
         notes.attn_kwargs.clear()
 
-    capture(model.hf, model.family, torch.tensor(rows, device=model.hf.device), prepare, all_logits=False)
+    capture(model.hf, model.family, torch.tensor(rows, device=model.device), prepare, all_logits=False)

@@ -13,12 +13,10 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
-from keyhole.errors import KeyholeError
+from keyhole.models.effective import bias_of, matrix_of
 from keyhole.models.facts import Norm, read_norm, rope_types
 from keyhole.models.families import Family
-from keyhole.models.numbers import working_dtype
 
 
 @dataclass(frozen=True)
@@ -247,27 +245,3 @@ def _fold_qk_norm(W: Tensor, b: Tensor, norm: Norm | None) -> tuple[Tensor, Tens
     if norm.bias is not None:
         c = norm.bias.reshape(-1, d_head).expand(heads, d_head)
     return W, b, c
-
-
-def matrix_of(module: nn.Module) -> Float[Tensor, "in out"]:
-    """A projection's weights as x @ W, in float32 or better."""
-    weight = own_matrix(module)
-    return weight.to(working_dtype(weight.dtype))
-
-
-def own_matrix(module: nn.Module) -> Float[Tensor, "in out"]:
-    """A projection's weights as x @ W, as the model keeps them; GPT-2's Conv1D stores them that way already."""
-    weight = module.weight
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        raise KeyholeError(
-            f"{type(module).__name__} keeps no floating-point weights: quantised models cannot be read exactly. "
-            "Load the original, or a GGUF file, which is expanded on loading."
-        )
-    weight = weight.detach()
-    return weight if isinstance(module, Conv1D) else weight.T
-
-
-def bias_of(module: nn.Module, like: Float[Tensor, "... out"]) -> Float[Tensor, "out"]:
-    """A projection's bias, or zeros, beside its weights."""
-    bias = getattr(module, "bias", None)
-    return like.new_zeros(like.shape[-1]) if bias is None else bias.detach().to(like.dtype)

@@ -6,7 +6,6 @@ weights stay as they are, and a copy is dropped as soon as its layer is done.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +21,7 @@ from keyhole.models.capture import (
     recorded,
     watch_layer,
 )
+from keyhole.models.effective import dense_copy
 from keyhole.models.numbers import exact_matmul, working_dtype
 from keyhole.models.run import LayerRun, Run
 from keyhole.models.stacks import cut_layer
@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 
 
 def float_copy(module: nn.Module) -> nn.Module:
-    """A copy of a module in float32 or better, without what was put in place of its `forward`."""
-    copied = deepcopy(module)
-    copied.__dict__.pop("forward", None)
-    return copied.to(working_dtype(next((p.dtype for p in module.parameters()), torch.float32)))
+    """A copy of a module in float32 or better, dense, and without what was put in place of its `forward`."""
+    replaced = vars(module).pop("forward", None)
+    try:
+        copied = dense_copy(module)
+    finally:
+        if replaced is not None:
+            module.forward = replaced  # type: ignore[method-assign]
+    return copied.to(working_dtype(next((p.dtype for p in copied.parameters()), torch.float32)))
 
 
 def widened_run(model: "Model", run: Run) -> Run:
@@ -92,7 +96,7 @@ def _passed(model: "Model", run: Run, *, record: bool) -> tuple[list[LayerRun], 
         stack.enter_context(_in_float32(submodule(hf, family.final_norm), through_norm))
         for module in _outside(hf, model.blocks, submodule(hf, family.final_norm)):
             stack.enter_context(_in_float32(module, through))
-        ids = torch.tensor([list(run.token_ids)], device=hf.device)
+        ids = torch.tensor([list(run.token_ids)], device=model.device)
         logits = hf(input_ids=ids, use_cache=False, return_dict=True).logits
     return layers, final[0], logits
 

@@ -212,7 +212,7 @@ def _bare(error: KeyholeError) -> KeyholeError:
 
 def _now(model: Model) -> float:
     """The time, once all work on an accelerator is done."""
-    if model.hf.device.type == "cuda":
+    if model.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 

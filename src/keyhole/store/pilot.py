@@ -237,8 +237,8 @@ def _traced(model: Model, block: Block, first: int, examples: Sequence[Example],
 
 def _forget_peak(model: Model) -> int:
     """Bytes that are held now; the most that are held is counted anew from here, where the system can do that."""
-    if model.hf.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(model.hf.device)
+    if model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(model.device)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _bytes(model, peak=False)
@@ -246,9 +246,9 @@ def _forget_peak(model: Model) -> int:
 
 def _bytes(model: Model, *, peak: bool) -> int:
     """Bytes that are held now, or at the most; 0 where the system does not say."""
-    if model.hf.device.type == "cuda":
+    if model.device.type == "cuda":
         of_device = torch.cuda.max_memory_allocated if peak else torch.cuda.memory_allocated
-        return int(of_device(model.hf.device))
+        return int(of_device(model.device))
     with suppress(OSError):
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return 1024 * int(status.split("VmHWM:" if peak else "VmRSS:")[1].split()[0])

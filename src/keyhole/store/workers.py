@@ -46,7 +46,7 @@ def source_of(model: Model) -> ModelSource:
         path=None if organism else str(path.resolve()) if here else model.name,
         revision=None if organism or here else getattr(model.hf.config, "_commit_hash", None),
         dtype=str(model.hf.dtype).removeprefix("torch."),
-        device=model.hf.device.type,
+        device=model.device.type,
         spread=len(getattr(model.hf, "hf_device_map", {})) > 1,
         fingerprint=model.fingerprint(),
     )

@@ -193,7 +193,7 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     if run.is_rounded:
         return _check_rounded(run, check_widened(run, tolerance), tolerance)
     with exact_matmul():
-        logits = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
+        logits = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.device))
         writes = Writes([run])
         (result,) = check_runs(writes, tolerance=tolerance)
         layers = tuple(replace(errors, mlp=_mlp_error(writes, errors.layer)) for errors in result.layers)
@@ -246,7 +246,7 @@ def check_widened(run: "Run", tolerance: float | None = None) -> Check:
 
 def facts_of(model: "Model") -> Check:
     """Do the facts of a model in half precision hold? Checked in float32, once, on random tokens."""
-    return model._cached(("facts",), model.hf.parameters, lambda: check_widened(model.run(random_ids(model))))
+    return model._cached(("facts",), lambda: [model.hf], lambda: check_widened(model.run(random_ids(model))))
 
 
 def require_explained(run: "Run") -> Float[Tensor, "pos"]:

@@ -60,19 +60,28 @@ class Writes:
         return record
 
     def folded(self, layer: int) -> LayerWeights:
-        """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed."""
+        """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed.
+
+        Where memory is limited they are looked up each time, and the model drops what was used longest ago.
+        """
+        if self.model.memory is not None:
+            return self.model.folded(layer)
         if layer not in self._weights:
             self._weights[layer] = self.model.folded(layer)
         return self._weights[layer]
 
     def mlp(self, layer: int) -> MlpWeights | NoMlp:
         """The MLP of a layer, looked up once."""
+        if self.model.memory is not None:
+            return self.model.mlp(layer)
         if layer not in self._mlps:
             self._mlps[layer] = self.model.mlp(layer)
         return self._mlps[layer]
 
     def omega(self, layer: int) -> Omega:
         """The channels of a layer's heads, looked up once."""
+        if self.model.memory is not None:
+            return omega(self.model, layer)
         if layer not in self._omegas:
             self._omegas[layer] = omega(self.model, layer)
         return self._omegas[layer]

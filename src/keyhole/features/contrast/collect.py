@@ -263,7 +263,7 @@ def _run_chunk(
     encoded = [resolved.prompts[i] for i in prompts]
     for batch in model._batches([len(e.ids) for e in encoded], how.max_batch_tokens):
         numbers = [prompts[i] for i in batch]
-        here = Here(slots, numbers, longest=max(len(encoded[i].ids) for i in batch), device=model.hf.device)
+        here = Here(slots, numbers, longest=max(len(encoded[i].ids) for i in batch), device=model.device)
 
         def see(layer: int, states: Seen, here: Here = here) -> None:
             if layer not in readings:

@@ -195,7 +195,7 @@ def survey(
     view = how.view
     half = split_groups(groups_of(model, prompts, bos), how.seed)
     layers = model.attention_layers
-    sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.hf.device) for _ in range(2)]
+    sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.device) for _ in range(2)]
     scaling = torch.zeros(len(layers), dtype=torch.float64)
     with exact_matmul():
         for number, run in each_run(model, prompts, bos=bos, batch=how.batch, progress=progress):

@@ -95,7 +95,7 @@ def _of_layer(model: Model, subjects: Sequence[Subject], numbers: list[int]) -> 
     numbers = sorted(numbers, key=lambda number: (subjects[number].head[1], number))
     subjects = [subjects[number] for number in numbers]
     heads = tuple(sorted({subject.head[1] for subject in subjects}))
-    device, dtype = model.hf.device, working_dtype(model.hf.dtype)
+    device, dtype = model.device, working_dtype(model.hf.dtype)
     return Readers(
         np.array(numbers),
         heads,

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.models.effective import embedded
 from keyhole.models.numbers import exact_matmul
 from keyhole.models.tokens import all_tokens
 from keyhole.naming.explain.language import (
@@ -234,7 +235,7 @@ def lens(model: "Model", subject: Subject, *, tokens: int = 8, draws: int = 100,
         raise KeyholeError(f"tokens is {tokens} and draws {draws}: a lens needs at least 1 of each.")
     w, known = model.folded(layer), all_tokens(model)
     ids = [token.id for token in known]
-    embedded = model.hf.get_input_embeddings().weight.detach().to(w.W_Q)[ids]
+    entering = embedded(model.hf.get_input_embeddings(), ids).to(w.W_Q)
     predicted = model.head_out().W_U.to(w.W_Q).T[ids]
     generator, sides = torch.Generator().manual_seed(seed), []
     with exact_matmul():
@@ -242,7 +243,7 @@ def lens(model: "Model", subject: Subject, *, tokens: int = 8, draws: int = 100,
             others = torch.randn(draws, len(direction), generator=generator).to(W)
             lifted = torch.cat([direction.to(W)[None], others]) @ W.T
             texts = [token.text for token in known]
-            sides += [_near(cosines(lifted, rows), texts, tokens) for rows in (embedded, predicted)]
+            sides += [_near(cosines(lifted, rows), texts, tokens) for rows in (entering, predicted)]
     return Lens(*sides)
 
 

@@ -89,7 +89,7 @@ def _passed(
     for batch in model._batches([len(question.token_ids) for question in questions], _TOKENS):
         lengths = [len(questions[i].token_ids) for i in batch]
         rows = [[*questions[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
-        captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)
+        captured = _pass(model, torch.tensor(rows, device=model.device), cut, layer)
         for row, (i, weight) in enumerate(zip(batch, _resting(model, captured, lengths, layer), strict=True)):
             sinks[i], answers[i] = weight, questions[i].metric.of(captured.logits[row, questions[i].metric.end])
     return Passed(tuple(sinks), tuple(answers))
