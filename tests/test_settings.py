@@ -16,6 +16,7 @@ from keyhole.cli.measuring import Baseline, Measuring
 from keyhole.cli.name import NamedModel
 from keyhole.cli.options import CircuitModel, ModelOptions, PromptOptions
 from keyhole.qk.controls import RotationOptions, RotationSettings
+from keyhole.settings.agents import AgentSettings
 from keyhole.settings.fields import choices_of, chosen, option, require_choices
 from keyhole.settings.measuring import (
     GenerateSettings,
@@ -35,7 +36,7 @@ RECORDS = [  # that commands take their options from
     *(ModelOptions, CircuitModel, StoreModel, NamedModel, PromptOptions, Baseline, Measuring),
     *(TraceSettings, Through, SvtSettings, Tracing, CurveSettings, PairSettings, GenerateSettings),
     *(NameSettings, WhereSettings, Running, CompareSettings, FamilySettings, SharedSettings, SinkSettings),
-    StabilitySettings,
+    *(StabilitySettings, AgentSettings),
 ]
 
 

@@ -92,7 +92,7 @@ def test_positions_of_queries_say_what_length_and_offset_say() -> None:
 
 def test_attention_that_is_not_routed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Nemotron's before transformers 5.13: the model runs, and Keyhole sees nothing of it."""
-    monkeypatch.setattr(capture, "_recorded", lambda layers: contextlib.nullcontext())
+    monkeypatch.setattr(capture, "recorded", lambda layers: contextlib.nullcontext())
     attention.register()
     with pytest.raises(KeyholeError, match="attention of LlamaAttention in its own way"):
         tiny_model("llama").run([1, 2, 3])

@@ -103,21 +103,21 @@ def cases_of(
     name: str,
     prompts: Sequence[Example],
     *,
-    asked: Sequence[Example] | None = None,
+    answers: Sequence[Example] | None = None,
     numbers: Sequence[int] | None = None,
 ) -> Cases:
-    """Prompts, run; `asked`: those whose answers are asked about instead, and wrong ones then stay."""
+    """Prompts, run; `answers`: those whose answers are asked about instead, and wrong ones then stay."""
     runs = model.run_many([prompt.text for prompt in prompts])
     numbers = range(len(prompts)) if numbers is None else numbers
     cases = []
-    for prompt, run, answers_of, number in zip(prompts, runs, asked or prompts, numbers, strict=True):
+    for prompt, run, answers_of, number in zip(prompts, runs, answers or prompts, numbers, strict=True):
         ids = answer_ids(model, answers_of)
         metric = Metric(len(run) - 1, ids.answers, ids.against)
         logits = run.logits[-1]
         value = score(metric, logits)
         right = value > 0 if ids.against else int(logits.argmax()) in ids.answers
         cases.append(Case(prompt, run, prompt.positions(run), metric, value, right, number))
-    return Cases(name, tuple(case for case in cases if case.right or asked is not None), len(cases))
+    return Cases(name, tuple(case for case in cases if case.right or answers is not None), len(cases))
 
 
 def score(metric: Metric, logits: "object") -> float:
@@ -201,9 +201,9 @@ def negatives_of(model: "Model", claim: Claim, prompts: Sequence[Example]) -> Ca
             "happen: give some, or another role to exchange, as negatives."
         )
     by = f"the word of {exchange.by}" if exchange.by else "another word"
-    asked = [prompts[i] for i, _ in pairs]
+    unchanged = [prompts[i] for i, _ in pairs]
     name, others = f"{by} as {exchange.role}", [other for _, other in pairs]
-    return cases_of(model, name, others, asked=asked, numbers=[i for i, _ in pairs])
+    return cases_of(model, name, others, answers=unchanged, numbers=[i for i, _ in pairs])
 
 
 def _base(role: str | None) -> str | None:

@@ -35,8 +35,8 @@ def at_least(
 ) -> ClaimTest:
     """Is the mean over prompts at least so much, and is that beyond doubt? An interval that reaches below is not."""
     mean, low, high = spread(values, how)
-    asked = f"lower bound at least {least:.3g}"
-    return ClaimTest(name, asked, mean, low, high, not math.isnan(low) and low >= least, len(values), note)
+    needed = f"lower bound at least {least:.3g}"
+    return ClaimTest(name, needed, mean, low, high, not math.isnan(low) and low >= least, len(values), note)
 
 
 def above(name: str, values: Sequence[float] | Float[np.ndarray, "n"], how: ClaimSettings, note: str = "") -> ClaimTest:
@@ -58,10 +58,10 @@ def more_than_random(
     reached, draws = int((means >= effects.mean()).sum()), len(means)
     beyond, low, high = spread(effects - random.mean(0), how)
     holds = reached <= how.reached * draws and not math.isnan(low) and low > least
-    asked = f"lower bound above {least:.3g}; reached by at most {how.reached:.0%} of the controls"
+    needed = f"lower bound above {least:.3g}; reached by at most {how.reached:.0%} of the controls"
     p = p_of_draws(means.tolist(), float(effects.mean()))
     note = f"controls: mean {means.mean():.3f}, most {means.max():.3f}; reached by {reached} of {draws}, p = {p:.2g}"
-    return ClaimTest(name, asked, beyond, low, high, holds, len(effects), note)
+    return ClaimTest(name, needed, beyond, low, high, holds, len(effects), note)
 
 
 def half_on_negatives(
@@ -90,15 +90,15 @@ def half_on_negatives(
 def enough(n: int, of: int, how: ClaimSettings) -> ClaimTest:
     """Are there enough prompts that the model answers rightly?"""
     note = f"{n} of {of} answered rightly"
-    asked = f"at least {how.prompts}"
-    return ClaimTest("enough prompts", asked, float(n), math.nan, math.nan, n >= how.prompts, of, note)
+    needed = f"at least {how.prompts}"
+    return ClaimTest("enough prompts", needed, float(n), math.nan, math.nan, n >= how.prompts, of, note)
 
 
 def damage(kl: float, texts: int, tokens: int, how: ClaimSettings) -> ClaimTest:
     """Is text that the claim says nothing of left as it is?"""
     note = f"{tokens:,} tokens of {texts} texts; nats a token"
-    asked = f"at most {how.damage:.3g}"
-    return ClaimTest("unrelated text stays", asked, kl, math.nan, math.nan, kl <= how.damage, texts, note)
+    needed = f"at most {how.damage:.3g}"
+    return ClaimTest("unrelated text stays", needed, kl, math.nan, math.nan, kl <= how.damage, texts, note)
 
 
 def spread(values: Sequence[float] | Float[np.ndarray, "n"], how: ClaimSettings) -> Interval:

@@ -53,63 +53,63 @@ LEAST_CONTROLS = 9  # other sets of channels: fewer say nothing
 
 
 def moves_tests(
-    model: "Model", claim: Moves, own: Cases, rewrites: Sequence[Cases], negatives: Cases
+    model: "Model", claim: Moves, claimed: Cases, rewrites: Sequence[Cases], negatives: Cases
 ) -> list[ClaimTest]:
     """Does a head move what stands at one token to another, and does the answer need it there?"""
-    how, whole = claim.settings, mean_answer(own)
+    how, whole = claim.settings, mean_answer(claimed)
     written = Written(claim.head, claim.dest, claim.src)
-    effects = lost(model, own.cases, lambda case: [written.edit(case)]) / whole
-    tests = [attends(own, claim.head, claim.dest, claim.src, how)]
+    effects = lost(model, claimed.cases, lambda case: [written.edit(case)]) / whole
+    tests = [attends(claimed, claim.head, claim.dest, claim.src, how)]
     tests.append(at_least("the answer loses, without it", effects, how.least, how))
-    tests.append(_not_other_tokens(model, own, written, effects, how))
-    tests.append(_not_other_heads(model, own, written, effects, how))
-    instead = lost_to_random(model, own.cases, written, INSTEAD, how.seed, instead=True).mean(0) / whole
+    tests.append(_not_other_tokens(model, claimed, written, effects, how))
+    tests.append(_not_other_heads(model, claimed, written, effects, how))
+    instead = lost_to_random(model, claimed.cases, written, INSTEAD, how.seed, instead=True).mean(0) / whole
     tests.append(at_least("it loses, with a random direction of the same norm instead", instead, how.least, how))
-    beside = lost_to_random(model, own.cases, written, how.draws, how.seed + 1, instead=False) / whole
+    beside = lost_to_random(model, claimed.cases, written, how.draws, how.seed + 1, instead=False) / whole
     tests.append(more_than_random("more than random directions of the same norm", effects, beside, how))
     tests += [_on(rewrite, model, lambda case: [written.edit(case)], how.least, how) for rewrite in rewrites]
     others = lost(model, negatives.cases, lambda case: [written.edit(case)]) / whole
-    tests.append(half_on_negatives(effects, others, pairs(own, negatives), negatives.name, how))
+    tests.append(half_on_negatives(effects, others, pairs(claimed, negatives), negatives.name, how))
     return tests
 
 
 def needs_tests(
-    model: "Model", claim: Needs, own: Cases, rewrites: Sequence[Cases], negatives: Cases
+    model: "Model", claim: Needs, claimed: Cases, rewrites: Sequence[Cases], negatives: Cases
 ) -> list[ClaimTest]:
     """Is the answer lost without one signal, and not without as many other channels of the same writer?"""
-    how, whole = claim.settings, mean_answer(own)
-    effects = lost(model, own.cases, lambda case: [signal(claim, case)]) / whole
-    tests = [attends(own, claim.head, claim.dest, claim.src, how)]
+    how, whole = claim.settings, mean_answer(claimed)
+    effects = lost(model, claimed.cases, lambda case: [signal(claim, case)]) / whole
+    tests = [attends(claimed, claim.head, claim.dest, claim.src, how)]
     tests.append(at_least("the answer loses, without it", effects, claim.least, how))
     if claim.flips:
-        tests.append(_flips(own, effects * whole, how))
+        tests.append(_flips(claimed, effects * whole, how))
     draws = channel_draws(model, claim.head, claim.channels, how.draws, how.seed)
-    random = _lost_in_channels(model, claim, own, draws)
+    random = _lost_in_channels(model, claim, claimed, draws)
     tests.append(more_than_random("more than random channels of the same head", effects, random / whole, how))
     tests += [_on(rewrite, model, lambda case: [signal(claim, case)], claim.least, how) for rewrite in rewrites]
     others = lost(model, negatives.cases, lambda case: [signal(claim, case)]) / whole
-    tests.append(half_on_negatives(effects, others, pairs(own, negatives), negatives.name, how))
+    tests.append(half_on_negatives(effects, others, pairs(claimed, negatives), negatives.name, how))
     return tests
 
 
 def matches_tests(
-    model: "Model", claim: Matches, own: Cases, rewrites: Sequence[Cases], negatives: Cases
+    model: "Model", claim: Matches, claimed: Cases, rewrites: Sequence[Cases], negatives: Cases
 ) -> list[ClaimTest]:
     """Do these channels make a head look from one token at another, and not as many others of the same head?"""
     how = claim.settings
-    drops = _drops(model, claim, own)
-    at = [float(drop[case.at(claim.src)]) for drop, case in zip(drops, own, strict=True)]
-    weights = _weights_at(own, claim.head, claim.dest, claim.src)
+    drops = _drops(model, claim, claimed)
+    at = [float(drop[case.at(claim.src)]) for drop, case in zip(drops, claimed, strict=True)]
+    weights = _weights_at(claimed, claim.head, claim.dest, claim.src)
     before = max(float(np.mean(weights)), _NOTHING)
     effects = np.array(at) / before
-    tests = [attends(own, claim.head, claim.dest, claim.src, how)]
+    tests = [attends(claimed, claim.head, claim.dest, claim.src, how)]
     tests.append(at_least("attention falls, without them", effects, how.least, how))
-    elsewhere = [_largest(drop, case, claim) for drop, case in zip(drops, own, strict=True)]
+    elsewhere = [_largest(drop, case, claim) for drop, case in zip(drops, claimed, strict=True)]
     tests.append(above("more than at any other token", effects - np.array(elsewhere) / before, how))
     random, clean = [], np.array(weights)
     for ks in channel_draws(model, claim.head, claim.channels, how.draws, how.seed):
-        rows = attention_predicted(own.cases, claim.head, claim.dest, partial(_channel_edits, claim, ks))
-        without = [float(row[case.at(claim.src)]) for row, case in zip(rows, own, strict=True)]
+        rows = attention_predicted(claimed.cases, claim.head, claim.dest, partial(_channel_edits, claim, ks))
+        without = [float(row[case.at(claim.src)]) for row, case in zip(rows, claimed, strict=True)]
         random.append((clean - without) / before)
     tests.append(more_than_random("more than random channels of the same head", effects, np.stack(random), how))
     for rewrite in rewrites:
@@ -119,21 +119,21 @@ def matches_tests(
         for drop, case in zip(_drops(model, claim, negatives), negatives, strict=True)
     ]
     name = negatives.name
-    tests.append(half_on_negatives(effects, np.array(others), pairs(own, negatives), name, how))
+    tests.append(half_on_negatives(effects, np.array(others), pairs(claimed, negatives), name, how))
     return tests
 
 
-def attends(own: Cases, head: Head, dest: str, src: str, how: ClaimSettings) -> ClaimTest:
+def attends(claimed: Cases, head: Head, dest: str, src: str, how: ClaimSettings) -> ClaimTest:
     """Does the head look there, by the threshold of a firing?"""
-    weights = _weights_at(own, head, dest, src)
-    times = [weight / dynamic_tau(case.at(dest) + 1) for weight, case in zip(weights, own, strict=True)]
+    weights = _weights_at(claimed, head, dest, src)
+    times = [weight / dynamic_tau(case.at(dest) + 1) for weight, case in zip(weights, claimed, strict=True)]
     note = f"attention {np.mean(weights):.3f}; as a multiple of the weight that counts as a firing"
     return at_least("the head attends there", times, 1.0, how, note)
 
 
-def pairs(own: Cases, negatives: Cases) -> list[int | None]:
+def pairs(claimed: Cases, negatives: Cases) -> list[int | None]:
     """The prompt, by its place among those that are tested, that each negative was made from."""
-    places = {case.number: i for i, case in enumerate(own)}
+    places = {case.number: i for i, case in enumerate(claimed)}
     return [places.get(case.number) for case in negatives]
 
 
@@ -189,18 +189,18 @@ def channel_draws(
 
 
 def _lost_in_channels(
-    model: "Model", claim: Needs, own: Cases, draws: Sequence[tuple[int, ...]]
+    model: "Model", claim: Needs, claimed: Cases, draws: Sequence[tuple[int, ...]]
 ) -> Float[np.ndarray, "draw case"]:
     """What the answer loses without what the same writer puts into other channels."""
     if model.family.post_attn_norm:  # it sees the whole layer's write, so that a change of it is not one vector
-        return np.stack([lost(model, own.cases, partial(_signal_edits, claim, ks)) for ks in draws])
+        return np.stack([lost(model, claimed.cases, partial(_signal_edits, claim, ks)) for ks in draws])
     changes = []
     for ks in draws:
-        rows = attention_predicted(own.cases, claim.head, claim.dest, partial(_signal_edits, claim, ks))
-        for i, (case, row) in enumerate(zip(own, rows, strict=True)):
+        rows = attention_predicted(claimed.cases, claim.head, claim.dest, partial(_signal_edits, claim, ks))
+        for i, (case, row) in enumerate(zip(claimed, rows, strict=True)):
             dest = case.at(claim.dest)
             changes.append(Change(i, dest, moved(case, claim.head, dest, row)))
-    return lost_to_changes(model, own.cases, claim.head[0], changes).reshape(len(draws), len(own))
+    return lost_to_changes(model, claimed.cases, claim.head[0], changes).reshape(len(draws), len(claimed))
 
 
 def _on(rewrite: Cases, model: "Model", edits_of: EditsOf, least: float, how: ClaimSettings) -> ClaimTest:
@@ -213,24 +213,24 @@ def _on(rewrite: Cases, model: "Model", edits_of: EditsOf, least: float, how: Cl
 
 
 def _not_other_tokens(
-    model: "Model", own: Cases, written: Written, effects: Float[np.ndarray, "case"], how: ClaimSettings
+    model: "Model", claimed: Cases, written: Written, effects: Float[np.ndarray, "case"], how: ClaimSettings
 ) -> ClaimTest:
     """The token against the most costly of the head's others in each prompt."""
-    rows = attention(own.cases, written.head, written.dest)
+    rows = attention(claimed.cases, written.head, written.dest)
     changes = []
-    for i, (case, row) in enumerate(zip(own, rows, strict=True)):
+    for i, (case, row) in enumerate(zip(claimed, rows, strict=True)):
         dest, src = case.at(written.dest), case.at(written.src)
         likely = [int(t) for t in np.argsort(-row) if t != src and t <= dest]
         changes += [Change(i, dest, -written.vector(case, src=t)) for t in likely[: how.others]]
-    most = np.zeros(len(own))  # a token that would help, were it gone, is no rival
-    for change, loss in zip(changes, lost_to_changes(model, own.cases, written.head[0], changes), strict=True):
-        most[change.case] = max(most[change.case], loss / mean_answer(own))
+    most = np.zeros(len(claimed))  # a token that would help, were it gone, is no rival
+    for change, loss in zip(changes, lost_to_changes(model, claimed.cases, written.head[0], changes), strict=True):
+        most[change.case] = max(most[change.case], loss / mean_answer(claimed))
     note = f"the most costly of the others: {most.mean():.3f}"
     return above("more than any other token of the head", effects - most, how, note)
 
 
 def _not_other_heads(
-    model: "Model", own: Cases, written: Written, effects: Float[np.ndarray, "case"], how: ClaimSettings
+    model: "Model", claimed: Cases, written: Written, effects: Float[np.ndarray, "case"], how: ClaimSettings
 ) -> ClaimTest:
     """The head against the mean of its layer's others, at the same token: two heads may both move it."""
     layer, index = written.head
@@ -239,20 +239,24 @@ def _not_other_heads(
     if not others:
         raise UntestableError(f"layer {layer} has no other head to compare with.")
     changes = [
-        Change(i, case.at(written.dest), -written.vector(case, head)) for head in others for i, case in enumerate(own)
+        Change(i, case.at(written.dest), -written.vector(case, head))
+        for head in others
+        for i, case in enumerate(claimed)
     ]
-    losses = lost_to_changes(model, own.cases, layer, changes).reshape(len(others), len(own)) / mean_answer(own)
+    losses = lost_to_changes(model, claimed.cases, layer, changes).reshape(len(others), len(claimed)) / mean_answer(
+        claimed
+    )
     most = int(losses.mean(1).argmax())
     note = f"others: mean {losses.mean():.3f}, most {losses.mean(1)[most]:.3f} (head {head_name(others[most])})"
     return above(name, effects - losses.mean(0), how, note)
 
 
-def _flips(own: Cases, losses: Float[np.ndarray, "case"], how: ClaimSettings) -> ClaimTest:
-    if not all(case.metric.against for case in own):
+def _flips(claimed: Cases, losses: Float[np.ndarray, "case"], how: ClaimSettings) -> ClaimTest:
+    if not all(case.metric.against for case in claimed):
         raise KeyholeError('an answer flips to one that it is held against: give each prompt "against".')
-    flipped = int(sum(case.answer < loss for case, loss in zip(own, losses, strict=True)))
-    share, low, high = wilson(flipped, len(own))
-    return ClaimTest("the answer flips", "lower bound above 0.5", share, low, high, low > 0.5, len(own))
+    flipped = int(sum(case.answer < loss for case, loss in zip(claimed, losses, strict=True)))
+    share, low, high = wilson(flipped, len(claimed))
+    return ClaimTest("the answer flips", "lower bound above 0.5", share, low, high, low > 0.5, len(claimed))
 
 
 def _weights_at(cases: Cases, head: Head, dest: str, src: str) -> list[float]:

@@ -37,12 +37,12 @@ def circuit_claims(
     model = circuit.run.model if model is None and circuit.run is not None else model
     claims: list[Claim] = []
     if model is not None and example.task in CATALOGUE:
-        own, others = (tuple(like(example, model, _LIKE, seed)) for seed in (0, 1))
+        prompts_like_it, others = (tuple(like(example, model, _LIKE, seed)) for seed in (0, 1))
         claims.append(
             Suffices(
                 claim=f"The circuit traced from {quoted(example.text)} carries the answer",
                 circuit=circuit,
-                prompts=own,
+                prompts=prompts_like_it,
                 rewrites=(Rewrite("other words", others),),
             )
         )
@@ -50,18 +50,18 @@ def circuit_claims(
     assert origin is not None
     for edge in sorted(circuit.edges, key=lambda edge: -(edge.influence or 0.0)):
         try:
-            made = edge_claim(edge, origin, example, prompts=prompts)
+            claim = edge_claim(edge, origin, example, prompts=prompts)
         except KeyholeError:  # an edge that says nothing about a head
             continue
-        if all(made.says != known.says for known in claims):
-            claims.append(made)
+        if all(claim.says != known.says for known in claims):
+            claims.append(claim)
     return tuple(claims[: max(1, most)])
 
 
 def edge_claim(edge: Edge, origin: "Origin", example: Example, *, prompts: Prompts = None) -> Claim:
     """What an edge says: a head moves a token to where it is read, or a signal makes a head look there."""
     sender, receiver = origin.nodes[edge.sender], origin.nodes[edge.receiver]
-    asked = _prompts(example, prompts)
+    tested_on = _prompts(example, prompts)
     name = _Names(example, origin.tokens)
     if edge.side == "dest" or edge.side == "src":
         assert receiver.layer is not None and receiver.head is not None
@@ -77,9 +77,9 @@ def edge_claim(edge: Edge, origin: "Origin", example: Example, *, prompts: Promp
             channels=edge.channels,
             sender=who,
             side=edge.side,
-            prompts=asked,
+            prompts=tested_on,
         )
-    return _moves(sender, name, asked)
+    return _moves(sender, name, tested_on)
 
 
 def _moves(node: Node, name: "_Names", prompts: Any) -> Moves:

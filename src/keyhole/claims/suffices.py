@@ -4,7 +4,7 @@
 
 More than the whole answer is no success, and counts as what is missing. The gap is that of all prompts: a single one
 may have hardly any, and a share of it would say nothing. A circuit's edges stand at tokens, so that its claim is tested
-on prompts of its own template: as many tokens, and every role at the same one.
+on prompts of its claimed template: as many tokens, and every role at the same one.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def suffices_tests(
-    model: "Model", claim: Suffices, own: Cases, rewrites: Sequence[Cases], negatives: Cases
+    model: "Model", claim: Suffices, claimed: Cases, rewrites: Sequence[Cases], negatives: Cases
 ) -> list[ClaimTest]:
     """Does the circuit carry the stated share, does the answer need it, and would a random one do?"""
     how = claim.settings
-    mean = _mean(own.cases)
-    posed = [_question(case, _own_baseline(own.cases[0], mean, case)) for case in own]
+    mean = _mean(claimed.cases)
+    posed = [_question(case, _own_baseline(claimed.cases[0], mean, case)) for case in claimed]
     edges = circuit_edges(claim.circuit, posed[0])
     if not len(edges):
         raise KeyholeError("the circuit has no edges that can be kept alone: trace it with an answer.")
@@ -53,15 +53,15 @@ def suffices_tests(
     random = _carried(posed, drawn, gap)
     tests.append(more_than_random("more than random circuits of its size", carried, random, how))
     for rewrite in rewrites:
-        others = [_question(case, mean) for case in like_first(rewrite, own.cases[0])]
+        others = [_question(case, mean) for case in like_first(rewrite, claimed.cases[0])]
         fair = len(others) > 1 and _gap(others) >= LEAST_GAP
         values = _carried(others, [edges], _gap(others))[0] if fair else []
         tests.append(at_least(f"on rewrites: {rewrite.name}", values, claim.keeps, how))
-    unlike = like_first(negatives, own.cases[0])
+    unlike = like_first(negatives, claimed.cases[0])
     if not unlike:
         raise UntestableError("no negative has the circuit's tokens and roles: give some that have.")
     elsewhere = np.array([_of_answer(_question(case, mean), edges, gap) for case in unlike])
-    found = pairs(own, replace(negatives, cases=tuple(unlike)))
+    found = pairs(claimed, replace(negatives, cases=tuple(unlike)))
     tests.append(half_on_negatives(carried, elsewhere, found, negatives.name, how))
     return tests
 

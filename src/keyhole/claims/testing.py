@@ -56,7 +56,7 @@ def claim(
     Args:
         model: The model that the claim is about.
         claim: A record (`keyhole.claims.Moves`, `Matches`, `Needs`, `Suffices`), or a file of one: .toml or .json.
-        settings: What the tests are held to, in place of the claim's own settings.
+        settings: What the tests are held to, in place of the claim's claimed settings.
         progress: Called with what is done and its total.
         **options: Fields of the settings by name.
 
@@ -103,22 +103,22 @@ def _tested(
     try:
         with model._steady():
             prompts = own_prompts(model, record)
-            own = cases_of(model, "the claim's prompts", prompts)
+            claimed = cases_of(model, "the claim's prompts", prompts)
             if isinstance(record, Suffices):
-                own = of_template(record, own)
-                prompts = [case.example for case in own]
-                own = replace(own, cases=tuple(replace(case, number=i) for i, case in enumerate(own)))
-            sets.append(own)
-            _require_answers(model, own)
-            _require_places(record, [own])
+                claimed = of_template(record, claimed)
+                prompts = [case.example for case in claimed]
+                claimed = replace(claimed, cases=tuple(replace(case, number=i) for i, case in enumerate(claimed)))
+            sets.append(claimed)
+            _require_answers(model, claimed)
+            _require_places(record, [claimed])
             progress(1, 6)
             rewrites = rewritten(model, record, prompts, how.seed)
             negatives = negatives_of(model, record, prompts)
             sets += [*rewrites, negatives]
             _require_places(record, [*rewrites, negatives])
             progress(2, 6)
-            tests = [enough(len(own), own.of, how)]
-            tests += _TESTS[record.kind](model, record, own, rewrites, negatives)
+            tests = [enough(len(claimed), claimed.of, how)]
+            tests += _TESTS[record.kind](model, record, claimed, rewrites, negatives)
             progress(5, 6)
             if not isinstance(record, Suffices):  # a circuit stands at the tokens of its template
                 tests.append(_unrelated(model, record, part_of(progress, 5 / 6, 1.0)))
@@ -128,11 +128,11 @@ def _tested(
     return "passes" if all(test.holds for test in tests) else "fails", "", tests
 
 
-def _require_answers(model: "Model", own: Cases) -> None:
-    if len(own) < 2 or 2 * len(own) < own.of:
+def _require_answers(model: "Model", claimed: Cases) -> None:
+    if len(claimed) < 2 or 2 * len(claimed) < claimed.of:
         raise UntestableError(
-            f"{model.name} gives the answer in {len(own)} of {own.of} prompts: a claim about how it finds the answer "
-            "needs prompts that it answers rightly."
+            f"{model.name} gives the answer in {len(claimed)} of {claimed.of} prompts: a claim about how it finds the "
+            "answer needs prompts that it answers rightly."
         )
 
 

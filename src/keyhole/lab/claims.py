@@ -67,8 +67,8 @@ def planted_claims(
     [True, False]
     """
     how = replace(settings or ClaimSettings(), seed=seed)
-    made = (*_of_machine(seed, n, how), *_of_organism(seed, n, how))
-    return tuple(make() for trap, make in made if only is None or trap in only)
+    planted = (*_of_machine(seed, n, how), *_of_organism(seed, n, how))
+    return tuple(make() for trap, make in planted if only is None or trap in only)
 
 
 Planters = list[tuple[str, Callable[[], PlantedClaim]]]
@@ -84,7 +84,7 @@ def _planter(
 # The machine: what its heads do is written into its weights.
 
 
-def machine_prompts(n: int, seed: int, pairs: Sequence[int] = (3,), asked: int | None = None) -> tuple[Example, ...]:
+def machine_prompts(n: int, seed: int, pairs: Sequence[int] = (3,), pair: int | None = None) -> tuple[Example, ...]:
     """Prompts of the machine with their roles; so many pairs of words, by turns, of which this one comes again.
 
     >>> [example] = machine_prompts(1, 0, pairs=(2,))
@@ -93,15 +93,15 @@ def machine_prompts(n: int, seed: int, pairs: Sequence[int] = (3,), asked: int |
     """
     rng, prompts = Random(seed), dict[str, Example]()
     while len(prompts) < n:
-        example = _machine_prompt(rng, pairs[len(prompts) % len(pairs)], asked)
+        example = _machine_prompt(rng, pairs[len(prompts) % len(pairs)], pair)
         prompts[example.text] = example
     return tuple(prompts.values())
 
 
-def _machine_prompt(rng: Random, count: int, asked: int | None) -> Example:
+def _machine_prompt(rng: Random, count: int, pair: int | None) -> Example:
     topic, cues = rng.choice(list(TOPICS)), rng.sample(CUES, min(count, len(CUES)))
     nouns = [rng.choice(list(NOUNS)) for _ in cues]
-    which = rng.randrange(len(cues)) if asked is None else asked
+    which = rng.randrange(len(cues)) if pair is None else pair
     nouns = [noun if noun != nouns[which] or i == which else _other_noun(rng, noun) for i, noun in enumerate(nouns)]
     text = f"{topic} : " + " , ".join(f"{cue} {noun}" for cue, noun in zip(cues, nouns, strict=True))
     text += f" . {cues[which]}"
@@ -154,14 +154,14 @@ def _of_machine(seed: int, n: int, settings: ClaimSettings) -> Planters:
         return Matches(claim=claim, head=(2, 0), src=src, channels=channels, negatives=Exchange("BEFORE"), **common)
 
     def carries() -> Suffices:
-        alike = machine_prompts(n, 10 * seed + 3, asked=1)  # a circuit stands at the tokens of its template
+        alike = machine_prompts(n, 10 * seed + 3, pair=1)  # a circuit stands at the tokens of its template
         first = alike[0]
         return Suffices(
             claim="The circuit traced for one prompt carries the answers of its template",
             circuit=model.run(first.text).trace(first.answer, against=first.against[0], through="mlps"),
             negatives=Exchange("NEXT"),
             prompts=alike,
-            rewrites=(Rewrite("other words", machine_prompts(n, 10 * seed + 4, asked=1)),),
+            rewrites=(Rewrite("other words", machine_prompts(n, 10 * seed + 4, pair=1)),),
             settings=settings,
         )
 

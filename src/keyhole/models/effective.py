@@ -57,7 +57,7 @@ def bias_of(module: nn.Module, like: Float[Tensor, "... out"]) -> Float[Tensor, 
     return like.new_zeros(like.shape[-1]) if b is None else b.to(like.dtype)
 
 
-def embedded(module: nn.Module, ids: Any) -> Float[Tensor, "token d_model"]:
+def embedded(module: nn.Module, ids: Any) -> Float[Tensor, "*token d_model"]:
     """Rows of an embedding, with adapters on it; as it keeps them where it is an ordinary one."""
     module = in_use(module)
     rows, weight = torch.as_tensor(ids, device=device_of(module)), getattr(module, "weight", None)

@@ -193,7 +193,7 @@ def _top_of_bounded(
     """The same of bounded writes, firing by firing; where fewer than m may be attributions, zeros follow."""
     least, channels = local.new_tensor(no_attribution(local.dtype)), local.shape[2]
     width = min(m, (bounded.n + local.shape[1]) * channels)
-    own = bounded.n + torch.arange(local.shape[1], device=local.device)
+    others = bounded.n + torch.arange(local.shape[1], device=local.device)
     out = local.new_zeros(len(local), width)
     component, channel = (torch.zeros_like(out, dtype=torch.long) for _ in range(2))
     for firing, there in enumerate(local):
@@ -201,7 +201,7 @@ def _top_of_bounded(
         best = torch.cat([values, there]).flatten()
         ig, flat = best.topk(min(width, len(best)))
         out[firing, : len(ig)] = ig
-        component[firing, : len(ig)] = torch.cat([moved, own])[flat // channels]
+        component[firing, : len(ig)] = torch.cat([moved, others])[flat // channels]
         channel[firing, : len(ig)] = flat % channels
     return out, component, channel
 

@@ -203,7 +203,7 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
 
 def _check_rounded(run: "Run", facts: Check, tolerance: float | None) -> Check:
     """The same in half precision: in float32, in the run itself with what was rounded away, and how much that is."""
-    (own,) = check_runs(Writes([run]), tolerance=tolerance)
+    (rounded,) = check_runs(Writes([run]), tolerance=tolerance)
     layers = [layer_rounding(run, layer) for layer in range(len(run.layers))]
     together = [
         replace(
@@ -213,13 +213,13 @@ def _check_rounded(run: "Run", facts: Check, tolerance: float | None) -> Check:
             rounded=size,
             rounded_bound=bounds.share,
         )
-        for fact, here, bounds, size in zip(facts.layers, own.layers, layers, sizes_of(run), strict=True)
+        for fact, here, bounds, size in zip(facts.layers, rounded.layers, layers, sizes_of(run), strict=True)
     ]
     return replace(
-        own,
+        rounded,
         plain_pass=facts.plain_pass,
         layers=tuple(together),
-        logits=_worst([facts.logits, own.logits]),
+        logits=_worst([facts.logits, rounded.logits]),
         rounding=rounding_of(run, layers),
     )
 
