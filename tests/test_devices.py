@@ -1,5 +1,6 @@
 """Models that accelerate keeps in memory and on a disk: the same circuits as in one place, whatever comes when."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import keyhole
+from conftest import tiny_model
 from keyhole import KeyholeError, Model
 from keyhole.models.effective import dense_copy
 from keyhole.models.kept import bytes_of
@@ -102,3 +104,11 @@ def test_with_a_limit_layers_are_folded_again(monkeypatch: pytest.MonkeyPatch) -
     for size in ("much", "0", "-1GB", ""):
         with pytest.raises(KeyholeError, match="memory takes a number of bytes or a size such as 8GB, not"):
             keyhole.load((hf, None), memory=size)
+
+
+def test_layers_that_compute_on_several_devices_are_refused() -> None:
+    """There is no second device here: one layer's record is put on torch's device without memory."""
+    run = tiny_model("llama").run([1, 2, 3, 4])
+    away = replace(run.layers[1], resid=run.layers[1].resid.to("meta"))
+    with pytest.raises(KeyholeError, match="compute on cpu, meta, and tracing needs one device"):
+        replace(run, layers=(run.layers[0], away, *run.layers[2:])).trace()

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.records import OFFSETS, Kind, SideName, Writer
+from keyhole.errors import KeyholeError
 from keyhole.models.facts import Rotary
 from keyhole.models.mlps import MlpWeights, NoMlp
 from keyhole.models.run import AttentionRun, LayerRun
@@ -37,6 +38,7 @@ class Writes:
     """All writers of some runs. Shorter runs are padded at the end: nothing is moved from there, and nobody sees it."""
 
     def __init__(self, runs: Sequence["Run"]) -> None:
+        _require_one_device(runs[0])
         self.runs, self.model = tuple(runs), runs[0].model
         self.n = max(len(run) for run in runs)
         self.attention_layers = self.model.attention_layers
@@ -293,6 +295,16 @@ class Writes:
             kind, other_layer = self.local_slots[component - moved]
             return Writer(kind, other_layer, None, token, token)
         return Writer("offset", layer, head, token, token)
+
+
+def _require_one_device(run: "Run") -> None:
+    """Refuse a run whose layers computed on several devices: what they wrote is added up."""
+    devices = sorted({str(layer.resid.device) for layer in run.layers} | {str(run.final_resid.device)})
+    if len(devices) > 1:
+        raise KeyholeError(
+            f"the layers of this model compute on {', '.join(devices)}, and tracing needs one device: load it with "
+            'device="cuda", or with a device_map that has one GPU beside the CPU and a disk.'
+        )
 
 
 # What does a head read of everything written below it? Projected once, and shared by all its firings.
