@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import keyhole
-from keyhole.models.kept import bytes_of
+from keyhole.models.memory import bytes_of
 from keyhole.tasks import examples
 
 

@@ -12,7 +12,7 @@ import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError, Model
 from keyhole.models.effective import dense_copy
-from keyhole.models.kept import bytes_of
+from keyhole.models.memory import bytes_of
 from tiny import tiny
 
 IDS = [3, 14, 15, 9, 26, 5, 7, 7, 3, 14]

@@ -59,9 +59,9 @@ class Folder:
         if path.suffix.lower() not in suffixes:
             raise KeyholeError(f"{quoted(name)} should end in {' or '.join(suffixes)}.")
         if not os.path.exists(path):
-            there = ", ".join(self.name_of(circuit) for circuit in self.circuits(8)) or "none yet"
+            circuits = ", ".join(self.name_of(circuit) for circuit in self.circuits(8)) or "none yet"
             raise KeyholeError(
-                f"there is no file {quoted(name)} in the folder of this server. Circuits in it: {there}."
+                f"there is no file {quoted(name)} in the folder of this server. Circuits in it: {circuits}."
             )
         if not os.path.isfile(path):  # a folder, or a pipe, on which reading would wait
             raise KeyholeError(f"{quoted(name)} is no file.")
@@ -92,13 +92,13 @@ class Folder:
 
     def circuits(self, most: int = LISTED) -> list[Path]:
         """Circuit files, by their names, as far as their beginnings show it."""
-        found = list[Path]()
+        circuits = list[Path]()
         for path in self._files():
-            if len(found) == most:
+            if len(circuits) == most:
                 break
             if _is_circuit(path):
-                found.append(path)
-        return found
+                circuits.append(path)
+        return circuits
 
     def _files(self) -> Iterator[Path]:
         looked_at = 0

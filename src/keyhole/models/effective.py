@@ -186,7 +186,7 @@ def _probed(module: Any) -> Affine:
     with _not_training(module):
         for dtype in (torch.float64,) if precise else (torch.float32, torch.bfloat16, torch.float16):
             try:
-                return _asked(module, torch.zeros(1, n, dtype=dtype, device=device))
+                return _read_off(module, torch.zeros(1, n, dtype=dtype, device=device))
             except Exception as error:  # kernels of another dtype or device, or that are not installed: all kinds
                 failed = failed or str(error).strip().split("\n")[0].rstrip(".")
     raise KeyholeError(
@@ -195,7 +195,7 @@ def _probed(module: Any) -> Affine:
     )
 
 
-def _asked(module: nn.Module, nothing: Float[Tensor, "1 in"]) -> Affine:
+def _read_off(module: nn.Module, nothing: Float[Tensor, "1 in"]) -> Affine:
     """W in rows, in float32 or better: a kernel that computes in half precision rounds, its differences do not."""
     n, compute = nothing.shape[1], module.forward  # without hooks: a run may be recorded, or edited, meanwhile
     b = compute(nothing)[0].to(working_dtype(nothing.dtype))

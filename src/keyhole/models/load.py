@@ -31,7 +31,7 @@ from keyhole.models.adapters import (
 )
 from keyhole.models.families import FAMILIES
 from keyhole.models.gguf import Opened, open_gguf, quiet_libraries
-from keyhole.models.kept import read_memory
+from keyhole.models.memory import read_memory
 from keyhole.models.model import Model, make_model
 from keyhole.models.numbers import pass_tolerance
 from keyhole.models.organism import NAME, folder, source_named

@@ -15,7 +15,7 @@ from keyhole.models.attention import edits_of
 from keyhole.models.capture import Captured, capture, frozen_scale, layer_batch
 from keyhole.models.facts import rope_types
 from keyhole.models.families import Family, family_of
-from keyhole.models.kept import drop_oldest
+from keyhole.models.memory import drop_oldest
 from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.numbers import fingerprint, require_finite_run, require_finite_weights, stamp
 from keyhole.models.run import LayerRun, Run
@@ -56,7 +56,7 @@ class Model:
     family: Family = field(repr=False)  # facts about its architecture
     dims: Dims  # layers, heads, widths
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
-    memory: int | None = None  # how many bytes folded weights may take; None: all are kept
+    memory: int | None = field(default=None, repr=False)  # how many bytes folded weights may take; None: all are kept
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
     _stamps: list[int] = field(default_factory=list, repr=False)  # of all weights, while `_steady` holds them unchanged
     _checked: dict[Any, int] = field(default_factory=dict, repr=False)  # under which of these a value was looked at

@@ -196,9 +196,9 @@ def _top_of_bounded(
     others = bounded.n + torch.arange(local.shape[1], device=local.device)
     out = local.new_zeros(len(local), width)
     component, channel = (torch.zeros_like(out, dtype=torch.long) for _ in range(2))
-    for firing, there in enumerate(local):
-        moved, values = bounded.best(firing, m, least, there)
-        best = torch.cat([values, there]).flatten()
+    for firing, written in enumerate(local):
+        moved, values = bounded.best(firing, m, least, written)
+        best = torch.cat([values, written]).flatten()
         ig, flat = best.topk(min(width, len(best)))
         out[firing, : len(ig)] = ig
         component[firing, : len(ig)] = torch.cat([moved, others])[flat // channels]

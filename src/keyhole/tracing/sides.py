@@ -79,7 +79,7 @@ def _bounded_queries(
         return factor[firing, chosen, None] * (turned @ G_d[firing]) * gain[firing]
 
     reach, everything = reach_of(turning, G_d.mT, gain), torch.arange(factor.shape[1], device=factor.device)
-    size = places.reads.sizes(turning)[0]
+    size = places.reads.sizes[0]
     return Bounded(factor.abs(), size, places.pair, reach, exact, lambda firing: exact(firing, everything))
 
 
@@ -183,9 +183,10 @@ def _bounded_keys(
         return value * gain[firings].gather(1, channels)[..., None] * touched[firings][:, None].to(value.dtype)
 
     mass = arriving(writes.patterns, u, run)
-    bounded = Bounded(mass, reads.sizes(rotary)[1], key, reach_of(rotary, G_s, gain), exact, every)
+    whole = torch.ones_like(mass)  # sums over keys have the weights inside
+    bounded = Bounded(mass, reads.sizes[1], key, reach_of(rotary, G_s, gain), exact, every)
     firings = torch.arange(len(gain), device=gain.device)
-    return Candidates(torch.ones_like(mass), None, None, local @ G_s.mT, gain, firings, build, bounded)
+    return Candidates(whole, None, None, local @ G_s.mT, gain, firings, build, bounded)
 
 
 def _summed_over_keys(

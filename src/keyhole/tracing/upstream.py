@@ -7,7 +7,7 @@ Local writers have one vector per token.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -325,13 +325,13 @@ class Reads:
     k_local: Float[Tensor, "key_pair local pos read"]
     key: Int[Tensor, "pair"]  # whose keys are whose: query heads may share them
     dests: Int[Tensor, "dest"]  # tokens at which queries are asked for, in ascending order
-    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what `sizes` computed
+    rotary: Rotary | None  # of the layer
 
-    def sizes(self, rotary: Rotary) -> tuple[Float[Tensor, "pair moved wave"], Float[Tensor, "key_pair moved wave"]]:
-        """Amplitudes of what was moved, in queries and in keys; computed once."""
-        if not self.kept:
-            self.kept.append((rotary.amplitudes(self.q_moved), rotary.amplitudes(self.k_moved)))
-        return self.kept[0]
+    @cached_property
+    def sizes(self) -> tuple[Float[Tensor, "pair moved wave"], Float[Tensor, "key_pair moved wave"]]:
+        """Amplitudes of what was moved, in queries and in keys: with RoPE, for bounds."""
+        assert self.rotary is not None
+        return self.rotary.amplitudes(self.q_moved), self.rotary.amplitudes(self.k_moved)
 
 
 def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair], dests: Int[Tensor, "dest"]) -> Reads:
@@ -349,7 +349,7 @@ def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair], dests: Int[Tenso
     everywhere = torch.arange(writes.n, device=writes.device)
     q = _projected(writes, layer, pairs, q_side, dests)
     k = _projected(writes, layer, shared, k_side, everywhere)
-    return Reads(*q, *k, torch.tensor(key, device=writes.device), dests)
+    return Reads(*q, *k, torch.tensor(key, device=writes.device), dests, writes.record(layer).rotary)
 
 
 def floats_per_pair(writes: Writes, layer: int) -> int:
