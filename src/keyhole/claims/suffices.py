@@ -4,7 +4,7 @@
 
 More than the whole answer is no success, and counts as what is missing. The gap is that of all prompts: a single one
 may have hardly any, and a share of it would say nothing. A circuit's edges stand at tokens, so that its claim is tested
-on prompts of its claimed template: as many tokens, and every role at the same one.
+on prompts of its own template: as many tokens, and every role at the same one.
 """
 
 from collections.abc import Sequence

@@ -56,7 +56,7 @@ def claim(
     Args:
         model: The model that the claim is about.
         claim: A record (`keyhole.claims.Moves`, `Matches`, `Needs`, `Suffices`), or a file of one: .toml or .json.
-        settings: What the tests are held to, in place of the claim's claimed settings.
+        settings: What the tests are held to, in place of the claim's own settings.
         progress: Called with what is done and its total.
         **options: Fields of the settings by name.
 
